@@ -1,0 +1,2 @@
+//! Who is asking.
+pub use ipnet::IpNet as Cidr;

@@ -1,0 +1,3 @@
+//! One schema for file, Lua table and Redis hash.
+mod model;
+pub use model::*;

@@ -1,0 +1,190 @@
+//! The configuration as the rest of the crate sees it: checked, with every
+//! default filled in. How it is read and what is refused is in the sibling
+//! modules; this file is only the shape.
+use crate::domain::client::Cidr;
+use crate::domain::key::KeyPart;
+use crate::domain::matcher::Matcher;
+use crate::domain::units::Rate;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What is wrong at one place of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// Dotted path of the field: `rules[2].rate`, `store.url`, `rule:login.rate`.
+    pub field: String,
+    /// One sentence: what is wrong and what would be right.
+    pub problem: String,
+}
+
+/// A whole configuration file or table.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub store: Store,
+    pub shm: Shm,
+    pub client: Client,
+    pub lists: Lists,
+    pub response: Response,
+    pub rules: Vec<Rule>,
+    pub priority: Priority,
+    /// Accepted, but worth a word: shown by `check` and in `status`.
+    pub warnings: Vec<FieldError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    Local,
+    Redis,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    Local,
+    Allow,
+    Deny,
+}
+
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub backend: Backend,
+    /// `None` when `store.url` is not written and the backend is local: then
+    /// nothing ever connects. One URL here; clusters and sentinels are refused
+    /// with "not in this version".
+    pub url: Option<String>,
+    pub username: Option<String>,
+    /// Already resolved from `password_env` or `password_file`.
+    pub password: Option<Secret>,
+    pub tls: Option<Tls>,
+    pub prefix: String,
+    pub timeout: Duration,
+    pub on_error: OnError,
+    pub sync: Duration,
+}
+
+/// A text that no `Debug` output shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// PEM files, read when the configuration was.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    pub ca: Option<Vec<u8>>,
+    pub cert: Option<Vec<u8>>,
+    pub key: Option<Secret>,
+    pub verify: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Shm {
+    pub path: PathBuf,
+    pub size_bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub trusted_proxies: Vec<Cidr>,
+    /// `unix:` stands among the trusted proxies.
+    pub trust_unix: bool,
+    /// Lower case.
+    pub header: String,
+    pub ipv4_prefix: u8,
+    pub ipv6_prefix: u8,
+}
+
+/// One element of `lists.blocklist` or `lists.allowlist`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ListSource {
+    Entry(crate::domain::entry::Subject),
+    /// An absolute path or glob.
+    File(String),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Lists {
+    pub blocklist: Vec<ListSource>,
+    pub allowlist: Vec<ListSource>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderStyle {
+    Standard,
+    Legacy,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyStyle {
+    Problem,
+    Nginx,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Response {
+    pub headers: HeaderStyle,
+    pub body: BodyStyle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingKey {
+    Ip,
+    Skip,
+    Deny,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Cluster,
+    Node,
+}
+
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub name: String,
+    pub matcher: Matcher,
+    pub unless: Option<Matcher>,
+    /// Empty: one bucket for all.
+    pub key: Vec<KeyPart>,
+    pub missing_key: MissingKey,
+    pub rate: Rate,
+    pub capacity: u32,
+    pub cost: u32,
+    pub shadow: bool,
+    pub scope: Scope,
+    pub status: u16,
+    pub enabled: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct PriorityRule {
+    pub name: String,
+    /// Lowest first, ties by name; the file's have 1000, 2000, ….
+    pub order: f64,
+    pub matcher: Matcher,
+    pub unless: Option<Matcher>,
+    pub level: u8,
+}
+
+#[derive(Clone, Debug)]
+pub struct Priority {
+    pub levels: u8,
+    pub default: u8,
+    pub user_cap: u32,
+    pub forward: bool,
+    /// In the order in which they are tried.
+    pub rules: Vec<PriorityRule>,
+}
+
+/// The field `mode` of the Redis hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    #[default]
+    Enforce,
+    Shadow,
+    Off,
+}

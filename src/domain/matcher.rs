@@ -1,0 +1,5 @@
+//! Which requests an entry is for.
+
+/// A compiled `match` or `unless`.
+#[derive(Clone, Debug)]
+pub struct Matcher {}
