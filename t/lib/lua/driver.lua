@@ -6,7 +6,8 @@
 --       → { status, headers, body, verdict, rule, level, client }
 --       `from` is the client's address (X-Forwarded-For; false: no field);
 --       `lines` are header lines sent as they are
---   show(answer, field...)            says status, verdict, rule, fields
+--   show(answer, field...)            says status, verdict, the rule of a
+--                                     refusal, and these fields
 --   many(n, function)                 "5 x 200 pass, 3 x 429 limited"
 --   say(...), sleep(s), redis(...)    redis: one command, errors as nil, text
 --   within(s, function)               asks every 50 ms until it is true
@@ -179,7 +180,10 @@ end
 
 
 local function show(answer, ...)
-    local parts = { answer.status, answer.verdict, answer.rule }
+    local parts = { answer.status, answer.verdict }
+    if answer.rule ~= "-" and answer.verdict ~= "pass" then
+        parts[3] = answer.rule
+    end
     for i = 1, select("#", ...) do
         local key = select(i, ...)
         parts[#parts + 1] = answer.headers[key] or "none"
