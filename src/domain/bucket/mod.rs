@@ -1,1 +1,2 @@
 //! Token buckets.
+pub mod word;
