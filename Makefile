@@ -1,0 +1,125 @@
+# `make help` lists what there is.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CARGO   ?= cargo
+
+# Where cargo builds. `make build` leaves libsluice.so and the tool in $(TARGET)/release.
+TARGET  := $(or $(CARGO_TARGET_DIR),target)
+# The library is built without LuaJIT of its own: nginx brings Lua.
+MODULE  := --no-default-features --features module
+
+export SLUICE_TARGET := $(abspath $(TARGET))
+
+.DEFAULT_GOAL := help
+.PHONY: help deps run demo test soak bench flood build fast load install uninstall lint \
+        format miri memcheck clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\n  %s\n' \
+	  'run:     PORT=8080 UPSTREAM=http://host:port CONFIG=sluice.toml STATUS_PORT=9145' \
+	  'demo:    DEMO_SECONDS=60 PORT=8080' \
+	  'bench:   BENCH_QUICK=1 for a short one; BENCH_ONLY=parts or gateway' \
+	  'install: PREFIX=/usr/local DESTDIR=' \
+	  'all:     NGINX=/path/to/nginx (one with Lua) instead of the one that is found'
+
+# --- to use ----------------------------------------------------------------------------
+
+run: ## serve the gateway on http://127.0.0.1:8080, in front of a demo shop or UPSTREAM
+	@.ci/deps build nginx
+	@$(MAKE) --no-print-directory build load
+	@exec openresty-conf/dev/run
+
+demo: ## a flood against a shop, live: what shoppers get with the gateway and without
+	@.ci/deps build nginx redis
+	@$(MAKE) --no-print-directory build load
+	@exec openresty-conf/dev/demo
+
+build: ## the library and the tool: target/release/libsluice.so, target/release/sluice
+	$(call both,release)
+
+install: build ## under PREFIX (/usr/local), below DESTDIR if given
+	install -d '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin' \
+	  '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice' '$(DESTDIR)$(PREFIX)/share/sluice/conf'
+	install -m 755 $(TARGET)/release/libsluice.so '$(DESTDIR)$(PREFIX)/lib/libsluice.so.new'
+	mv -f '$(DESTDIR)$(PREFIX)/lib/libsluice.so.new' '$(DESTDIR)$(PREFIX)/lib/libsluice.so'
+	install -m 755 $(TARGET)/release/sluice '$(DESTDIR)$(PREFIX)/bin/sluice'
+	install -m 644 lua/resty/sluice.lua '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice.lua'
+	install -m 644 lua/resty/sluice/*.lua '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice/'
+	install -m 644 openresty-conf/sluice.conf openresty-conf/sluice.toml \
+	  '$(DESTDIR)$(PREFIX)/share/sluice/conf/'
+	sed 's#/usr/local/share/sluice#$(PREFIX)/share/sluice#' openresty-conf/nginx.conf \
+	  > '$(DESTDIR)$(PREFIX)/share/sluice/conf/nginx.conf'
+
+uninstall: ## what install put under PREFIX
+	rm -f '$(DESTDIR)$(PREFIX)/lib/libsluice.so' '$(DESTDIR)$(PREFIX)/bin/sluice' \
+	  '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice.lua'
+	rm -rf '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice' '$(DESTDIR)$(PREFIX)/share/sluice'
+
+# --- to trust --------------------------------------------------------------------------
+
+test: ## install what is missing and run the tests that decide a landing
+	@.ci/deps build nginx redis test
+	$(call both,fast)
+	@.ci/rust-tests
+	@.ci/checks
+	SLUICE_LIB=$(SLUICE_TARGET)/fast SLUICE_LUA=$(CURDIR)/lua SLUICE_BIN=$(SLUICE_TARGET)/fast/sluice t/run
+
+soak: ## the long tests
+	@.ci/deps build nginx redis test
+	$(call both,fast)
+	SLUICE_LIB=$(SLUICE_TARGET)/fast SLUICE_LUA=$(CURDIR)/lua SLUICE_BIN=$(SLUICE_TARGET)/fast/sluice t/run --soak
+
+bench: ## every benchmark, ratios side by side from one run
+	@.ci/deps build nginx redis test bench
+	@$(MAKE) --no-print-directory build
+	@.ci/bench
+
+flood: ## the demo's flood, unattended: prints its table
+	@.ci/deps build nginx redis
+	@$(MAKE) --no-print-directory build load
+	@DEMO_SECONDS=$${FLOOD_SECONDS:-60} DEMO_PLAIN=1 openresty-conf/dev/demo
+
+memcheck: ## nginx with the library under valgrind
+	@.ci/deps build nginx redis bench
+	$(call both,fast)
+	@.ci/memcheck
+
+miri: ## the parts without nginx and kernel under miri (needs a nightly toolchain)
+	@.ci/miri
+
+lint: ## rustfmt, clippy, luacheck, and what keeps the layers apart
+	@.ci/deps build lint
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy --lib $(MODULE) -- -D warnings
+	luacheck --quiet lua $(wildcard t/*.lua t/*/*.lua benches/gateway/*.lua)
+	.ci/layers --self-test
+	.ci/layers
+
+# --- parts of the above ----------------------------------------------------------------
+
+deps: ## install all that any target needs (.ci/packages), or say what that is
+	@.ci/deps build nginx redis test bench lint
+
+fast: ## as build, without link-time optimisation and with assertions, for tests
+	$(call both,fast)
+
+load: ## the load generator and the demo shop: target/release/flood
+	$(CARGO) build --release $(MODULE) --bin flood
+
+format: ## rustfmt
+	$(CARGO) fmt
+
+clean:
+	$(CARGO) clean
+
+# $(call both,PROFILE): the tool, then the library. In this order, since building the tool
+# also builds a libsluice.so, one with a Lua inside, under the same name; the second
+# command puts the right one there, and the check makes sure.
+define both
+$(CARGO) build --profile $(1) --bin sluice
+$(CARGO) build --profile $(1) --lib $(MODULE)
+@.ci/check-library $(TARGET)/$(1)/libsluice.so
+endef

@@ -1,0 +1,218 @@
+//! The demo shop: a backend with a fixed number of workers.
+//!
+//! Each request takes a worker for its service time, sleeping, and waits in line (first
+//! come, first served) while none is free: what a pool of PHP children, threads or
+//! database connections does. Like those it finishes what it has begun, and takes up what
+//! waited, even if nobody is listening any more. It uses hardly any CPU.
+
+use crate::http::{Connection, Request};
+use crate::random::Random;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+#[derive(Debug)]
+pub struct Options {
+    pub listen: String,
+    pub slots: usize,
+    pub service_ms: f64,
+    /// Service times are exponentially distributed, not all the same.
+    pub exponential: bool,
+    /// Requests that may wait; one more is turned away, as by a full listen queue.
+    pub backlog: usize,
+}
+
+impl Options {
+    pub fn parse(args: &mut lexopt::Parser) -> Result<Options, String> {
+        let mut options = Options {
+            listen: "127.0.0.1:8081".into(),
+            slots: 16,
+            service_ms: 20.0,
+            exponential: false,
+            backlog: 1000,
+        };
+        while let Some(arg) = args.next().map_err(|error| error.to_string())? {
+            let name = match arg {
+                lexopt::Arg::Long(name) => name.to_owned(),
+                other => return Err(other.unexpected().to_string()),
+            };
+            let value = args.value().map_err(|error| error.to_string())?;
+            let value = value.to_string_lossy().into_owned();
+            let number = || {
+                value
+                    .parse::<f64>()
+                    .map_err(|_| format!("--{name}: no number"))
+            };
+            match name.as_str() {
+                "listen" => options.listen = value,
+                "slots" => options.slots = number()? as usize,
+                "service-ms" => options.service_ms = number()?,
+                "backlog" => options.backlog = number()? as usize,
+                "shape" => options.exponential = value == "exp",
+                _ => return Err(format!("--{name}: not an option of shop")),
+            }
+        }
+        if options.slots == 0 || options.service_ms.is_nan() || options.service_ms < 0.0 {
+            return Err("--slots and --service-ms have to be positive".into());
+        }
+        Ok(options)
+    }
+}
+
+struct Shop {
+    options: Options,
+    slots: Semaphore,
+    random: RefCell<Random>,
+    waiting: Cell<usize>,
+    in_flight: Cell<usize>,
+    most_in_flight: Cell<usize>,
+    served: Cell<u64>,
+    turned_away: Cell<u64>,
+}
+
+pub fn serve(options: Options) -> Result<(), String> {
+    crate::on_this_thread(async {
+        let listener = TcpListener::bind(&options.listen)
+            .await
+            .map_err(|error| format!("{}: {error}", options.listen))?;
+        let shop = Rc::new(Shop {
+            slots: Semaphore::new(options.slots),
+            random: RefCell::new(Random::new(1)),
+            waiting: Cell::new(0),
+            in_flight: Cell::new(0),
+            most_in_flight: Cell::new(0),
+            served: Cell::new(0),
+            turned_away: Cell::new(0),
+            options,
+        });
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    tokio::task::spawn_local(client(shop.clone(), stream));
+                }
+                // Out of descriptors, say. What is open ends sooner or later.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })?
+}
+
+async fn client(shop: Rc<Shop>, stream: TcpStream) {
+    let mut connection = Connection::new(stream);
+    while let Ok(Some(request)) = connection.request().await {
+        let (status, kind, body) = shop.answer(&request).await;
+        let body = if request.method == "HEAD" {
+            String::new()
+        } else {
+            body
+        };
+        let end = if request.keep { "keep-alive" } else { "close" };
+        let answer = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\
+             Connection: {end}\r\n\r\n{body}",
+            body.len()
+        );
+        if connection.write(answer.as_bytes()).await.is_err() || !request.keep {
+            return;
+        }
+    }
+}
+
+type Page = (&'static str, &'static str, String);
+
+impl Shop {
+    async fn answer(&self, request: &Request) -> Page {
+        let path = request.path.split('?').next().unwrap_or("/");
+        match path {
+            "/health" => return ("200 OK", "text/plain", "ok\n".into()),
+            // Not through a worker either: it is asked while all of them are busy.
+            "/-/stats" => return ("200 OK", "application/json", self.stats()),
+            _ => {}
+        }
+        if self.slots.available_permits() == 0 && self.waiting.get() >= self.options.backlog {
+            self.turned_away.set(self.turned_away.get() + 1);
+            return (
+                "503 Service Unavailable",
+                "text/plain",
+                "All workers are busy.\n".into(),
+            );
+        }
+        self.waiting.set(self.waiting.get() + 1);
+        let slot = self.slots.acquire().await;
+        self.waiting.set(self.waiting.get() - 1);
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.most_in_flight
+            .set(self.most_in_flight.get().max(self.in_flight.get()));
+
+        let mean_ms = self.options.service_ms;
+        let service_ms = if self.options.exponential {
+            self.random.borrow_mut().exponential(mean_ms)
+        } else {
+            mean_ms
+        };
+        tokio::time::sleep(Duration::from_secs_f64(service_ms / 1000.0)).await;
+
+        self.in_flight.set(self.in_flight.get() - 1);
+        self.served.set(self.served.get() + 1);
+        drop(slot);
+        page(path, request)
+    }
+
+    fn stats(&self) -> String {
+        format!(
+            "{{\"slots\":{},\"in_flight\":{},\"most_in_flight\":{},\"waiting\":{},\
+             \"served\":{},\"turned_away\":{}}}\n",
+            self.options.slots,
+            self.in_flight.get(),
+            self.most_in_flight.get(),
+            self.waiting.get(),
+            self.served.get(),
+            self.turned_away.get(),
+        )
+    }
+}
+
+fn page(path: &str, request: &Request) -> Page {
+    if path.starts_with("/api/") {
+        let what = path.trim_start_matches("/api/");
+        return (
+            "200 OK",
+            "application/json",
+            format!("{{\"done\":\"{}\"}}\n", escaped(what)),
+        );
+    }
+    let body = match path {
+        "/" => (1..=8)
+            .map(|n| format!("<li><a href=\"/product/{n}\">Lamp no. {n}</a>"))
+            .collect::<String>(),
+        "/search" => "<li>Three lamps match.".into(),
+        _ if path.starts_with("/product/") => {
+            "<li>A lamp. <form method=\"post\" action=\"/api/order\"><button>Order</button></form>"
+                .into()
+        }
+        _ => return ("404 Not Found", "text/plain", "No such page.\n".into()),
+    };
+    let level = request.level.as_deref().unwrap_or("none");
+    let html = format!(
+        "<!doctype html><meta charset=\"utf-8\"><title>Lamps</title>\
+         <h1><a href=\"/\">Lamps</a></h1>\
+         <form action=\"/search\"><input name=\"q\"><button>Search</button></form>\
+         <ul>{body}</ul><p><small>{} {}, level {}</small>\n",
+        escaped(&request.method),
+        escaped(path),
+        escaped(level),
+    );
+    ("200 OK", "text/html; charset=utf-8", html)
+}
+
+fn escaped(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '<' | '>' | '&' | '"' | '\'' | '\\' => '_',
+            c if c.is_control() => '_',
+            c => c,
+        })
+        .collect()
+}
