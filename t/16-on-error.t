@@ -168,10 +168,7 @@ false
 
 
 === a host that does not answer costs a request no more than the timeout
---- init
-# Listens and never accepts: connections end in the backlog, and hang.
-$main::Mute = IO::Socket::INET->new(LocalAddr => "127.0.0.1",
-    LocalPort => $SluiceTest::MutePort, Listen => 1, Reuse => 1);
+--- mute
 --- toml
 [store]
 backend = "redis"

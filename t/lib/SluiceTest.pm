@@ -17,6 +17,7 @@
 #     driver     Lua (t/lib/lua/driver.lua) that sends requests to this server;
 #                what it says is the body of the answer
 #     redis      starts an empty Redis; the lines are commands for it
+#     mute       (present) $MUTE_PORT listens and never answers
 #     hooks      "none": no hooks at server level
 #     before_setup, after_setup, before_start, after_start
 #                Lua around the two calls
@@ -36,7 +37,7 @@ use File::Temp ();
 use IO::Socket::INET;
 use Time::HiRes qw(sleep time);
 
-our ($Root, $Tmp, $Shm, $Lua, $Lib, $RedisPort, $RedisPid);
+our ($Root, $Tmp, $Shm, $Lua, $Lib, $RedisPort, $RedisPid, $Mute);
 my $Owner = $$;
 my $Blocks = 0;
 
@@ -47,6 +48,7 @@ $Tmp = File::Temp::tempdir('sluice-t-XXXXXX', TMPDIR => 1);
 chmod 0755, $Tmp;
 $Shm = "/dev/shm/sluice-t-$$-";
 
+$ENV{TEST_NGINX_SLUICE_LUA} = $Lua;
 $ENV{TEST_NGINX_SERVROOT} //= "$Tmp/servroot";
 $ENV{TEST_NGINX_SERVER_PORT} //= free_port();
 if (!defined $ENV{TEST_NGINX_LOAD_MODULES}) {
@@ -120,6 +122,12 @@ sub prepare {
         }
     }
 
+    if (defined $block->mute) {
+        # Connections end in the backlog, and hang there.
+        $Mute //= IO::Socket::INET->new(LocalAddr => '127.0.0.1',
+            LocalPort => 0, Listen => 1) or die "no free port: $!";
+    }
+
     my $config = $block->config // '';
     my $http = $block->http_config // '';
     if (!defined $block->bare) {
@@ -135,12 +143,13 @@ sub prepare {
     }
 }
 
-sub with_redis_port {
+sub expanded {
     my $text = shift;
+    $text =~ s/\$MUTE_PORT\b/$Mute->sockport/ge;
     $text =~ s/\$REDIS_PORT\b/$RedisPort \/\/ die 'no section redis'/ge;
     $text =~ s/\$TMP\b/$Tmp/g;
     $text =~ s/\$ROOT\b/$Root/g;
-    $text =~ s/\$TEST_NGINX_([A-Z_]+)/$ENV{"TEST_NGINX_$1"}/ge;
+    $text =~ s/\$TEST_NGINX_([A-Z_]+)\b(?!\d)/$ENV{"TEST_NGINX_$1"}/ge;
     return $text;
 }
 
@@ -150,7 +159,7 @@ sub our_http {
 
     my $source;
     if (defined(my $table = $block->table)) {
-        $table = with_redis_port($table);
+        $table = expanded($table);
         $source = <<"EOL";
 (function()
             local conf = {
@@ -164,12 +173,12 @@ $table
 EOL
     }
     elsif (defined(my $json = $block->json)) {
-        $json = with_redis_port($json);
+        $json = expanded($json);
         $json =~ s/\$SHM\b/$shm/g;
         $source = '"' . spill("$Tmp/sluice.json", $json) . '"';
     }
     else {
-        my $toml = with_redis_port($block->toml // '');
+        my $toml = expanded($block->toml // '');
         $toml =~ s/\$SHM\b/$shm/g;
         $toml .= "\n[shm]\npath = \"$shm\"\nsize = \"8MiB\"\n"
             if $toml !~ /^\[shm\]/m;
@@ -178,7 +187,7 @@ EOL
         $source = '"' . spill("$Tmp/sluice.toml", $toml) . '"';
     }
 
-    my %lua = map { $_ => with_redis_port($block->$_ // '') }
+    my %lua = map { $_ => expanded($block->$_ // '') }
         qw(before_setup after_setup before_start after_start);
     my $include = defined $block->no_include ? ''
         : "include $Root/openresty-conf/sluice.conf;";
@@ -242,7 +251,7 @@ EOC
 EOC
     if (defined(my $driver = $block->driver)) {
         my $redis = $RedisPort // 0;
-        spill("$Tmp/drive.lua", with_redis_port($driver));
+        spill("$Tmp/drive.lua", expanded($driver));
         $out .= <<"EOC";
         location = /drive {
             rewrite_by_lua_block { }
