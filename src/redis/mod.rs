@@ -1,1 +1,8 @@
+//! Redis or Valkey: scripts, client, synchronisation (skeleton).
+pub mod breaker;
+pub mod client;
+pub mod scripts;
+pub mod sync;
 
+pub use client::{Client, Health, StoreError};
+pub use scripts::{BucketAsk, BucketSays, Reply};

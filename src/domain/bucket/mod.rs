@@ -1,2 +1,3 @@
 //! Token buckets.
+pub mod spent;
 pub mod word;
