@@ -1,0 +1,458 @@
+-- The whole interface: what CONTRACT section 2 of the README lists.
+--
+-- Thin on purpose: hand over the request, one call, act on the result.
+-- The way of a request goes on in src/ffi/access.rs.
+
+local ffi = require "ffi"
+local base = require "resty.core.base"
+local library = require "resty.sluice.library"
+local nginx = require "resty.sluice.nginx"
+local bridge = require "resty.sluice.bridge"
+
+
+local C = library.C
+local control = library.module
+local ffi_new = ffi.new
+local ffi_string = ffi.string
+local get_request = base.get_request
+local concat = table.concat
+local error = error
+local ngx = ngx
+local exit = ngx.exit
+local get_phase = ngx.get_phase
+local log = ngx.log
+local print = ngx.print
+local tostring = tostring
+local type = type
+local wait = bridge.wait
+
+
+-- sluice_answer_t.action, as in src/ffi/abi.rs.
+local PROCEED, WAIT, REFUSE, FAULT = 0, 1, 2, 3
+-- sluice_options_t.given
+local USER, RAISE, COST, RULES, POOL = 1, 2, 4, 8, 16
+local CLOSE = 444
+
+
+local _M = {
+    _VERSION = library._VERSION,
+}
+
+
+local answer = ffi_new("sluice_answer_t")
+local options = ffi_new("sluice_options_t")
+-- Filled in by setup(): may the library call nginx itself?
+local direct = true
+
+
+-- setup() -------------------------------------------------------------------
+
+
+-- Reads the configuration and makes or finds the shared memory. Raises an
+-- error that names source, field and reason.
+function _M.setup(source)
+    local kind = type(source)
+    if kind ~= "string" and kind ~= "table" then
+        error("sluice: setup() takes the path of a .toml or .json file, or a "
+              .. "table, not " .. (kind == "nil" and "nothing" or "a "
+              .. kind), 2)
+    end
+
+    local warnings, err = control.setup(source)
+    if not warnings then
+        error(err, 0)
+    end
+
+    for i = 1, #warnings do
+        log(ngx.WARN, warnings[i])
+    end
+
+    local same, difference = nginx.compare(nginx.expected)
+    direct = same and C.sluice_direct(1) == 0
+    if not direct then
+        C.sluice_direct(0)
+        log(ngx.WARN, "sluice: requests are read through ngx.var, which is ",
+            "slower: ", difference or "nginx does not show its functions")
+    end
+
+    return true
+end
+
+
+-- start() -------------------------------------------------------------------
+
+
+-- Attaches this worker and starts its thread.
+function _M.start()
+    local ok, err = control.start()
+    if not ok then
+        log(ngx.ERR, err)
+        return nil, err
+    end
+
+    bridge.start()
+    return true
+end
+
+
+-- access() ------------------------------------------------------------------
+
+
+local anchor_rules
+
+
+local function wrong_option(name, want, got)
+    control.complain("access{ " .. name .. " } must be " .. want .. ", not "
+                     .. (type(got) == "string" and '"' .. got .. '"'
+                         or tostring(got)) .. "; the option is ignored")
+end
+
+
+local function set_bytes(bytes, value)
+    bytes.data = value
+    bytes.len = #value
+end
+
+
+-- What is not of the right type is ignored with a line; the rest is checked
+-- where it is used.
+local function fill(opts)
+    local given = 0
+
+    local user = opts.user
+    if user ~= nil then
+        if type(user) == "string" then
+            set_bytes(options.user, user)
+            given = given + USER
+        else
+            wrong_option("user", "a string", user)
+        end
+    end
+
+    local raise = opts.raise
+    if raise ~= nil then
+        if type(raise) == "number" and raise % 1 == 0 and raise >= -1000
+           and raise <= 1000
+        then
+            options.raise = raise
+            given = given + RAISE
+        else
+            wrong_option("raise", "a whole number", raise)
+        end
+    end
+
+    local cost = opts.cost
+    if cost ~= nil then
+        if type(cost) == "number" then
+            options.cost = cost
+            given = given + COST
+        else
+            wrong_option("cost", "a whole number, 1 or more", cost)
+        end
+    end
+
+    local rules = opts.rules
+    if rules ~= nil then
+        local ok = type(rules) == "table"
+        if ok then
+            for i = 1, #rules do
+                ok = ok and type(rules[i]) == "string"
+            end
+        end
+        if ok then
+            anchor_rules = concat(rules, "\0")
+            set_bytes(options.rules, anchor_rules)
+            given = given + RULES
+        else
+            wrong_option("rules", "a list of rule names", rules)
+        end
+    end
+
+    local pool = opts.pool
+    if pool ~= nil then
+        if type(pool) == "string" then
+            set_bytes(options.pool, pool)
+            given = given + POOL
+        else
+            wrong_option("pool", "the name of a pool", pool)
+        end
+    end
+
+    options.given = given
+    return options
+end
+
+
+local function ask_access(timed_out, r, ticket, generation)
+    if direct then
+        C.sluice_resume(r, ticket, generation, timed_out, answer)
+    else
+        nginx.resume(r, ticket, generation, timed_out, answer)
+    end
+    return answer.action
+end
+
+
+-- Ends a refused request: the fields are set already.
+local function refuse()
+    local status = answer.status
+    local len = answer.body_len
+
+    if status == CLOSE then
+        return exit(CLOSE)
+    end
+
+    if len == 0 then
+        return exit(status)
+    end
+
+    -- Read before anything that yields.
+    local body = ffi_string(answer.body, len)
+    ngx.status = status
+    print(body)
+    return exit(ngx.OK)
+end
+
+
+local function say()
+    log(ngx.ERR, ffi_string(answer.message, answer.message_len))
+end
+
+
+-- Everything but the plain admission.
+local function act(action, r, decline)
+    if answer.message_len > 0 then
+        say()
+    end
+
+    if action == WAIT then
+        action = wait(answer.ticket, answer.seconds, WAIT, ask_access, r,
+                      answer.ticket, answer.generation)
+        if answer.message_len > 0 then
+            say()
+        end
+    end
+
+    if action == REFUSE then
+        return refuse()
+    end
+
+    if decline then
+        return exit(ngx.DECLINED)
+    end
+end
+
+
+-- Decides this request; ends it when it is refused.
+function _M.access(opts)
+    local r = get_request()
+    if not r then
+        return nil, "sluice: access() needs a request"
+    end
+
+    local given, decline
+    if opts ~= nil then
+        if type(opts) == "table" then
+            given = fill(opts)
+            decline = opts.decline
+        else
+            control.complain("access() takes a table of options, not a "
+                             .. type(opts) .. "; it is ignored")
+        end
+    end
+
+    if direct then
+        C.sluice_access(r, given, answer)
+    else
+        nginx.access(given, answer)
+    end
+
+    local action = answer.action
+    if action == PROCEED and not decline and answer.message_len == 0 then
+        return
+    end
+
+    return act(action, r, decline)
+end
+
+
+-- log(), header() -----------------------------------------------------------
+
+
+-- Counts the answer of this request.
+function _M.log()
+    local r = get_request()
+    if r then
+        C.sluice_log(r)
+    end
+end
+
+
+-- Only for pools that give a slot back at the response's header.
+function _M.header()
+    return
+end
+
+
+-- check(), ban(), unban() ---------------------------------------------------
+
+
+local function outcome()
+    local action = answer.action
+    if action == PROCEED then
+        return true, answer.remaining
+    end
+    if action == REFUSE then
+        return false, answer.remaining
+    end
+    return nil, ffi_string(answer.message, answer.message_len)
+end
+
+
+local function ask_check(timed_out, ticket, generation)
+    C.sluice_check_resume(ticket, generation, timed_out, answer)
+    return answer.action
+end
+
+
+local function ask_ban(timed_out, ticket, generation)
+    C.sluice_ban_resume(ticket, generation, timed_out, answer)
+    return answer.action
+end
+
+
+local YIELDS = {
+    rewrite = true,
+    access = true,
+    content = true,
+    timer = true,
+    ssl_cert = true,
+    ssl_session_fetch = true,
+    ssl_client_hello = true,
+}
+
+
+local function can_wait()
+    if YIELDS[get_phase()] then
+        return true
+    end
+    return nil
+end
+
+
+-- One named rule for a key of the caller's: true, remaining; false,
+-- retry_after in seconds; nil, err.
+function _M.check(rule, key, cost)
+    if type(rule) ~= "string" then
+        return nil, "sluice: check(): rule must be a string, not a "
+                    .. type(rule)
+    end
+    if type(key) ~= "string" then
+        return nil, "sluice: check(): key must be a string, not a "
+                    .. type(key)
+    end
+    if cost ~= nil and type(cost) ~= "number" then
+        return nil, "sluice: check(): cost must be a number, not a "
+                    .. type(cost)
+    end
+    if not can_wait() then
+        return nil, "sluice: check() cannot be used in the phase "
+                    .. get_phase()
+    end
+
+    C.sluice_check(rule, #rule, key, #key, cost or 0, answer)
+
+    if answer.action == WAIT then
+        wait(answer.ticket, answer.seconds, WAIT, ask_check, answer.ticket,
+             answer.generation)
+    end
+    return outcome()
+end
+
+
+local function ban_outcome(what)
+    if answer.action == WAIT then
+        wait(answer.ticket, answer.seconds, WAIT, ask_ban, answer.ticket,
+             answer.generation)
+    end
+    if answer.action == PROCEED then
+        return true
+    end
+    if answer.action == FAULT then
+        return nil, ffi_string(answer.message, answer.message_len)
+    end
+    return nil, "sluice: " .. what .. " was not answered"
+end
+
+
+-- Blocks an address, network or "user:<id>" for so many seconds, or for ever.
+function _M.ban(subject, seconds)
+    if type(subject) ~= "string" then
+        return nil, "sluice: ban(): the subject must be a string, not a "
+                    .. type(subject)
+    end
+    if seconds ~= nil and type(seconds) ~= "number" then
+        return nil, "sluice: ban(): seconds must be a number or nil, not a "
+                    .. type(seconds)
+    end
+    if not can_wait() then
+        return nil, "sluice: ban() cannot be used in the phase "
+                    .. get_phase()
+    end
+
+    C.sluice_ban(subject, #subject, seconds == nil and -1 or seconds <= 0
+                 and 0 or seconds, answer)
+    return ban_outcome("ban()")
+end
+
+
+-- Ends a ban made with ban(); the operator's lists are not touched.
+function _M.unban(subject)
+    if type(subject) ~= "string" then
+        return nil, "sluice: unban(): the subject must be a string, not a "
+                    .. type(subject)
+    end
+    if not can_wait() then
+        return nil, "sluice: unban() cannot be used in the phase "
+                    .. get_phase()
+    end
+
+    C.sluice_unban(subject, #subject, answer)
+    return ban_outcome("unban()")
+end
+
+
+-- metrics(), status() -------------------------------------------------------
+
+
+local function page(content_type, text, err)
+    if get_phase() ~= "content" then
+        return text, err
+    end
+
+    ngx.header["Cache-Control"] = "no-store"
+    if not text then
+        ngx.status = 500
+        ngx.header["Content-Type"] = "text/plain; charset=utf-8"
+        print(err, "\n")
+        return
+    end
+    ngx.header["Content-Type"] = content_type
+    ngx.header["Content-Length"] = #text
+    print(text)
+end
+
+
+-- Prometheus text.
+function _M.metrics()
+    return page("text/plain; version=0.0.4; charset=utf-8", control.metrics())
+end
+
+
+-- The state of this gateway as JSON.
+function _M.status()
+    return page("application/json", control.status())
+end
+
+
+return _M

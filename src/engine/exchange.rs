@@ -1,0 +1,62 @@
+//! How a decision reads a request and answers it.
+//!
+//! Two implementations stand in `ffi`: one that calls nginx's own functions,
+//! and one over values that the Lua side has read, for an nginx whose
+//! functions the library does not know.
+
+/// What is read from the request by name, as nginx spells its variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Var<'a> {
+    /// The address of the other end of the connection.
+    Peer,
+    /// The client's address as nginx has it: the peer's unless nginx resolved it.
+    Remote,
+    Uri,
+    /// The target of the request line, before any rewriting.
+    RequestUri,
+    Method,
+    Host,
+    /// An argument of the query string.
+    Arg(&'a str),
+}
+
+/// The variables that a decision sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Out {
+    Verdict,
+    Rule,
+    Level,
+    Client,
+    WaitMs,
+}
+
+impl Out {
+    /// The variable's name without `$`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Out::Verdict => "sluice_verdict",
+            Out::Rule => "sluice_rule",
+            Out::Level => "sluice_level",
+            Out::Client => "sluice_client",
+            Out::WaitMs => "sluice_wait_ms",
+        }
+    }
+}
+
+/// One request, as long as one call lasts: `'r` is that call.
+pub trait Exchange<'r> {
+    /// Names the request for as long as it lives; unique among living ones.
+    fn id(&self) -> usize;
+    fn is_subrequest(&mut self) -> bool;
+    /// `None`: absent.
+    fn var(&mut self, var: Var<'_>) -> Option<&'r [u8]>;
+    /// Appends all lines of that name (lower case), joined as RFC 9110 section
+    /// 5.3 says (`; ` for Cookie). False: absent.
+    fn header(&mut self, name: &str, out: &mut Vec<u8>) -> bool;
+    fn set_var(&mut self, var: Out, value: &[u8]);
+    fn set_header(&mut self, name: &'static str, value: &[u8]);
+    /// Sets a header of the request itself, for the backend; `None` removes it.
+    fn set_request_header(&mut self, name: &'static str, value: Option<&[u8]>);
+    /// Has `ticket` given back at the request's end. False: nobody will call.
+    fn at_end(&mut self, ticket: u64) -> bool;
+}

@@ -1,0 +1,186 @@
+//! The lists that the configuration names: entries written there, and files.
+//!
+//! Read at start and reload; later by the worker that synchronises, again when
+//! inode, size or time of a file changed or a glob finds other files. A file
+//! that cannot be read any more, or of which more than half is bad, keeps its
+//! last content: a list must not open or shut the door by accident.
+use crate::domain::config::{FieldError, ListSource, Lists};
+use crate::domain::entry::{self, Subject};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What tells whether a file changed: device, inode, size, modification time (s, ns).
+type Stamp = (u64, u64, u64, i64, i64);
+
+#[derive(Clone, Debug)]
+struct File {
+    stamp: Option<Stamp>,
+    subjects: Vec<Subject>,
+    rejected: u64,
+}
+
+/// The content of one of the two lists.
+#[derive(Clone, Debug, Default)]
+pub struct FileList {
+    sources: Vec<ListSource>,
+    files: BTreeMap<PathBuf, File>,
+}
+
+/// Both lists as they were last read.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    pub allow: FileList,
+    pub block: FileList,
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let m = fs::metadata(path).ok()?;
+    Some((m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()))
+}
+
+impl FileList {
+    /// The files that the sources name now. A plain path is named whether it exists or not.
+    fn paths(&self) -> Result<Vec<PathBuf>, String> {
+        let mut out = Vec::new();
+        for s in &self.sources {
+            let ListSource::File(pattern) = s else { continue };
+            if !pattern.contains(['*', '?', '[']) {
+                out.push(PathBuf::from(pattern));
+                continue;
+            }
+            let found = glob::glob(pattern).map_err(|e| format!("{pattern}: {e}"))?;
+            out.extend(found.filter_map(Result::ok).filter(|p| p.is_file()));
+        }
+        out.sort();
+        out.dedup();
+        Ok(out)
+    }
+
+    pub fn has_files(&self) -> bool {
+        self.sources.iter().any(|s| matches!(s, ListSource::File(_)))
+    }
+
+    /// Reads what changed. `say` gets a sentence for each thing an operator should know.
+    /// True: the content is another than before.
+    pub fn refresh(&mut self, say: &mut dyn FnMut(String)) -> bool {
+        let paths = match self.paths() {
+            Ok(p) => p,
+            Err(e) => {
+                say(format!("list {e}: the last content stays in force"));
+                return false;
+            }
+        };
+        let mut changed = false;
+        for path in &paths {
+            let now = stamp(path);
+            let known = self.files.get(path);
+            if known.is_some_and(|f| f.stamp == now) {
+                continue;
+            }
+            changed |= self.read(path, now, say);
+        }
+        // A file that a glob no longer finds is gone; one that was named stays.
+        let before = self.files.len();
+        self.files.retain(|p, _| paths.binary_search(p).is_ok());
+        changed | (self.files.len() != before)
+    }
+
+    fn read(&mut self, path: &Path, now: Option<Stamp>, say: &mut dyn FnMut(String)) -> bool {
+        let shown = path.display();
+        let bytes = match fs::read(path) {
+            Ok(b) => b,
+            Err(e) => {
+                say(format!("list {shown}: {e}; its last content stays in force"));
+                // Said once for this state of the file, tried again when it changes.
+                let f = self.files.entry(path.into());
+                f.or_insert(File { stamp: None, subjects: Vec::new(), rejected: 0 }).stamp = now;
+                return false;
+            }
+        };
+        let parsed = entry::parse_file(&bytes);
+        let bad = parsed.rejected_count as u64;
+        let good = parsed.subjects.len() as u64;
+        for (line, why) in &parsed.rejected {
+            say(format!("list {shown}, line {line}: {why}; the line is skipped"));
+        }
+        if bad > parsed.rejected.len() as u64 {
+            say(format!("list {shown}: {bad} bad lines in all"));
+        }
+        if bad > good {
+            say(format!(
+                "list {shown}: {bad} of {} lines are no entries, so this is hardly a list; its last \
+                 content stays in force",
+                bad + good
+            ));
+            let f = self.files.entry(path.into());
+            let f = f.or_insert(File { stamp: None, subjects: Vec::new(), rejected: 0 });
+            f.stamp = now;
+            f.rejected = bad;
+            return false;
+        }
+        for subject in parsed.subjects.iter().filter(|s| entry::is_everything(s)) {
+            say(format!("list {shown}: {subject} is every address of its family"));
+        }
+        let file = File { stamp: now, subjects: parsed.subjects, rejected: bad };
+        self.files.insert(path.into(), file);
+        true
+    }
+
+    /// Lines that were skipped.
+    pub fn rejected(&self) -> u64 {
+        self.files.values().map(|f| f.rejected).sum()
+    }
+
+    pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        let written = self.sources.iter().filter_map(|s| match s {
+            ListSource::Entry(e) => Some(e),
+            ListSource::File(_) => None,
+        });
+        written.chain(self.files.values().flat_map(|f| &f.subjects))
+    }
+}
+
+impl Files {
+    /// Reads everything for the first time. `previous`: what the last setup had read, which stays
+    /// where a file is bad now. A named file that is missing is an error.
+    pub fn load(
+        config: &Lists,
+        previous: Option<&Files>,
+        say: &mut dyn FnMut(String),
+    ) -> Result<Files, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let mut load = |field: &str, sources: &[ListSource], old: Option<&FileList>| {
+            for (i, s) in sources.iter().enumerate() {
+                let ListSource::File(p) = s else { continue };
+                if !p.contains(['*', '?', '['])
+                    && let Err(e) = fs::File::open(p)
+                {
+                    errors.push(FieldError {
+                        field: format!("{field}[{i}]"),
+                        problem: format!("{p}: {e}; name a file that can be read"),
+                    });
+                }
+            }
+            let mut list = FileList {
+                sources: sources.to_vec(),
+                files: old.map(|o| o.files.clone()).unwrap_or_default(),
+            };
+            list.refresh(say);
+            list
+        };
+        let allow = load("lists.allowlist", &config.allowlist, previous.map(|p| &p.allow));
+        let block = load("lists.blocklist", &config.blocklist, previous.map(|p| &p.block));
+        if errors.is_empty() { Ok(Files { allow, block }) } else { Err(errors) }
+    }
+
+    /// Reads what changed; true when anything did.
+    pub fn refresh(&mut self, say: &mut dyn FnMut(String)) -> bool {
+        self.allow.refresh(say) | self.block.refresh(say)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.allow.subjects().next().is_none() && self.block.subjects().next().is_none()
+    }
+}

@@ -1,0 +1,168 @@
+//! The rules in force, compiled: what one decision looks at.
+//!
+//! Made by a worker from its setup's file and what is published from Redis,
+//! swapped in whole, never changed. Limits stand in the region under the
+//! rule's name; here is only the way to them.
+use crate::domain::config::{
+    self, Config, Effective, Field, FieldError, MissingKey, Mode, PriorityRule, Rule, Scope,
+};
+use crate::domain::key::KeyPart;
+use crate::domain::matcher::{Matcher, Needs};
+use crate::domain::priority::Levels;
+use crate::shm::{Limit, Region, RuleId};
+use std::collections::{BTreeMap, HashMap};
+
+/// One rule, ready to be asked.
+#[derive(Debug)]
+pub struct Compiled {
+    pub name: String,
+    pub matcher: Matcher,
+    pub unless: Option<Matcher>,
+    pub key: Vec<KeyPart>,
+    pub missing_key: MissingKey,
+    pub capacity: u32,
+    pub cost: u32,
+    /// Counted and logged, never refused: the rule's own mode, or Sluice's.
+    pub shadow: bool,
+    pub status: u16,
+    /// The bucket in this gateway's memory; for a cluster rule only its counters and log cell.
+    pub id: RuleId,
+    pub cluster: Option<Cluster>,
+}
+
+/// What a rule needs whose buckets live in Redis.
+#[derive(Debug)]
+pub struct Cluster {
+    pub emission_us: f64,
+    /// Redis's time, µs, when this gateway took the rate.
+    pub since_us: u64,
+    /// This gateway's share, for when Redis is out of reach.
+    pub share: RuleId,
+    pub share_capacity: u32,
+}
+
+/// Everything a decision needs of the configuration.
+#[derive(Debug)]
+pub struct RuleSet {
+    /// The region's number of this configuration.
+    pub generation: u64,
+    pub mode: Mode,
+    pub rules: Vec<Compiled>,
+    by_name: HashMap<String, usize>,
+    pub priority: Vec<PriorityRule>,
+    pub levels: Levels,
+    pub needs: Needs,
+    pub errors: Vec<FieldError>,
+    pub warnings: Vec<FieldError>,
+}
+
+/// What is published from Redis, as far as rules are concerned.
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    pub fields: BTreeMap<Vec<u8>, Field>,
+    /// Redis's time, µs, at which it was read.
+    pub now_us: u64,
+}
+
+/// Which generation compiles, for whom, and what came before.
+pub struct Context<'a> {
+    pub region: &'a Region,
+    pub config: &'a Config,
+    pub setup_generation: u64,
+    pub config_generation: u64,
+    pub gateways: u32,
+    pub previous: Option<&'a RuleSet>,
+}
+
+impl RuleSet {
+    pub fn compile(live: &Live, cx: &Context<'_>) -> RuleSet {
+        let Effective { rules, priority, mode, mut errors, warnings } =
+            config::merge(cx.config, &live.fields);
+        let mut needs = Needs::default();
+        let mut out = Vec::with_capacity(rules.len());
+        for rule in rules {
+            needs.add(&rule.matcher.needs());
+            if let Some(u) = &rule.unless {
+                needs.add(&u.needs());
+            }
+            match compile_one(rule, mode, live.now_us, cx) {
+                Ok(c) => out.push(c),
+                Err(e) => errors.push(e),
+            }
+        }
+        for p in &priority {
+            needs.add(&p.matcher.needs());
+            if let Some(u) = &p.unless {
+                needs.add(&u.needs());
+            }
+        }
+        let by_name = out.iter().enumerate().map(|(i, r)| (r.name.clone(), i)).collect();
+        RuleSet {
+            generation: cx.config_generation,
+            mode,
+            rules: out,
+            by_name,
+            priority,
+            levels: Levels {
+                levels: cx.config.priority.levels,
+                default: cx.config.priority.default,
+            },
+            needs,
+            errors,
+            warnings,
+        }
+    }
+
+    pub fn by_name(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+}
+
+fn compile_one(
+    rule: Rule,
+    mode: Mode,
+    now_us: u64,
+    cx: &Context<'_>,
+) -> Result<Compiled, FieldError> {
+    let take = |name: &str, limit: Limit| {
+        cx.region.take_rule(name, limit, cx.setup_generation).map_err(|e| FieldError {
+            field: format!("rule:{}", rule.name),
+            problem: e.to_string(),
+        })
+    };
+    let limit = Limit { emission_ns: rule.rate.emission_ns(), capacity: rule.capacity };
+    let id = take(&rule.name, limit)?;
+    let in_redis =
+        cx.config.store.backend == config::Backend::Redis && rule.scope == Scope::Cluster;
+    let cluster = if in_redis {
+        let n = cx.gateways.max(1);
+        let emission_us = rule.rate.emission_us();
+        // "max(capacity/n, largest cost)": what one request may take must fit.
+        let share_capacity = (rule.capacity / n).max(rule.cost).max(1);
+        let share_limit =
+            Limit { emission_ns: rule.rate.scaled(n).emission_ns(), capacity: share_capacity };
+        // '~' cannot stand in a rule's own name.
+        let share = take(&format!("{}~share", rule.name), share_limit)?;
+        let before = cx.previous.and_then(|p| Some(&p.rules[p.by_name(&rule.name)?]));
+        let since_us = before
+            .and_then(|b| b.cluster.as_ref())
+            .filter(|c| c.emission_us == emission_us)
+            .map_or(now_us, |c| c.since_us);
+        Some(Cluster { emission_us, since_us, share, share_capacity })
+    } else {
+        None
+    };
+    Ok(Compiled {
+        shadow: rule.shadow || mode == Mode::Shadow,
+        name: rule.name,
+        matcher: rule.matcher,
+        unless: rule.unless,
+        key: rule.key,
+        missing_key: rule.missing_key,
+        capacity: rule.capacity,
+        cost: rule.cost,
+        status: rule.status,
+        id,
+        cluster,
+    })
+}

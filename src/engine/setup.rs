@@ -1,0 +1,127 @@
+//! `setup()`: what the master does at start and at every reload.
+//!
+//! Reads and checks the configuration, makes or finds the region, reads the
+//! list files. Nothing of what is in force is touched before all of it is good,
+//! no lock is taken and no thread made: this process forks the workers.
+use super::files::Files;
+use crate::domain::config::{self, Config, FieldError};
+use crate::shm::lists::{self, Lists, ListsInput};
+use crate::shm::{Attach, Region};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::Arc;
+
+/// One good `setup()`, inherited by the workers that are forked after it.
+pub struct Setup {
+    pub config: Arc<Config>,
+    pub region: &'static Region,
+    /// Which setup of this region, counted from 1.
+    pub generation: u64,
+    pub files: Files,
+    /// The lists of `files`; `None` when they are empty.
+    pub lists: Option<Arc<Lists>>,
+    /// What `status` shows of the files.
+    pub list_warnings: Vec<String>,
+}
+
+static SETUP: Mutex<Option<Arc<Setup>>> = Mutex::new(None);
+
+/// The setup that is in force in this process.
+pub fn current() -> Option<Arc<Setup>> {
+    SETUP.lock().clone()
+}
+
+/// Where a configuration comes from.
+pub enum Source {
+    Path(String),
+    Value(serde_json::Value),
+}
+
+fn sentence(source: &str, errors: &[FieldError]) -> String {
+    let lines: Vec<String> =
+        errors.iter().map(|e| format!("sluice: {source}: {}: {}", e.field, e.problem)).collect();
+    lines.join("\n")
+}
+
+/// Carries a setup out. The result is what an operator should read; the error names source, field
+/// and reason.
+pub fn setup(source: Source) -> Result<Vec<String>, String> {
+    let (name, read) = match source {
+        Source::Path(p) => {
+            let read = config::from_path(Path::new(&p));
+            (p, read)
+        }
+        Source::Value(v) => ("setup{}".into(), config::from_value(v)),
+    };
+    let config = read.map_err(|e| sentence(&name, &e))?;
+    let mut said: Vec<String> = config
+        .warnings
+        .iter()
+        .map(|w| format!("sluice: {name}: {}: {}", w.field, w.problem))
+        .collect();
+
+    let mut slot = SETUP.lock();
+    let mut list_warnings = Vec::new();
+    let files = Files::load(&config.lists, slot.as_ref().map(|s| &s.files), &mut |line| {
+        list_warnings.push(line)
+    })
+    .map_err(|e| sentence(&name, &e))?;
+    said.extend(list_warnings.iter().map(|l| format!("sluice: {name}: {l}")));
+
+    let region = region(slot.as_deref(), &config, &name, &mut said)?;
+    let generation = region.new_setup_generation();
+    let lists = build(&files, generation)
+        .map_err(|e| format!("sluice: {name}: lists: {e}"))?
+        .map(Arc::new);
+    *slot = Some(Arc::new(Setup {
+        config: Arc::new(config),
+        region,
+        generation,
+        files,
+        lists,
+        list_warnings,
+    }));
+    Ok(said)
+}
+
+/// The region of this configuration: the one that this process maps already, or another.
+fn region(
+    before: Option<&Setup>,
+    config: &Config,
+    name: &str,
+    said: &mut Vec<String>,
+) -> Result<&'static Region, String> {
+    let fail = |e: crate::shm::Error| format!("sluice: {name}: shm: {e}");
+    if let Some(old) = before.filter(|s| s.config.shm.path == config.shm.path) {
+        if let Some(warning) = old.region.ensure(&config.shm).map_err(fail)? {
+            said.push(format!("sluice: {name}: shm: {warning}"));
+        }
+        return Ok(old.region);
+    }
+    let (region, how) = Region::open(&config.shm).map_err(fail)?;
+    if let Attach::Replaced(why) = how {
+        said.push(format!("sluice: {name}: shm: {why}"));
+    }
+    // A region is mapped as long as its process lives: workers and their threads use it to the end.
+    Ok(Box::leak(Box::new(region)))
+}
+
+/// Lists of the files' entries, marked with the setup they belong to.
+pub fn build(files: &Files, generation: u64) -> Result<Option<Lists>, String> {
+    if files.is_empty() {
+        return Ok(None);
+    }
+    Lists::from_bytes(file_bytes(files, generation)).map(Some).map_err(|e| e.to_string())
+}
+
+/// The same as bytes, for the other workers.
+pub fn file_bytes(files: &Files, generation: u64) -> Vec<u8> {
+    let never = |s: &crate::domain::entry::Subject| (s.clone(), u64::MAX);
+    lists::build(&ListsInput {
+        allow: files.allow.subjects().map(never).collect(),
+        block: files.block.subjects().map(never).collect(),
+        bans: Vec::new(),
+        rejected: files.allow.rejected() + files.block.rejected(),
+        owner: generation.to_le_bytes().to_vec(),
+    })
+}
