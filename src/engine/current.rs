@@ -13,13 +13,22 @@ pub struct InForce {
     pub rules: Arc<RuleSet>,
     /// Of the configuration's own entries and files.
     pub file_lists: Option<Arc<Lists>>,
-    /// Of the store: lists and bans in Redis.
-    pub store_lists: Option<Arc<Lists>>,
+    /// Of the store, by `Which as usize`: lists and bans in Redis. Empty ones are left out.
+    pub store_lists: [Option<Arc<Lists>>; 3],
+    /// Entries of all of them that were skipped.
+    pub rejected: u64,
 }
 
 pub struct Current {
     version: AtomicU64,
     state: Mutex<InForce>,
+}
+
+impl InForce {
+    /// All lists that have entries.
+    pub fn lists(&self) -> impl Iterator<Item = &Lists> {
+        self.file_lists.iter().chain(self.store_lists.iter().flatten()).map(|l| &**l)
+    }
 }
 
 impl Current {

@@ -47,6 +47,8 @@ impl Out {
 pub trait Exchange<'r> {
     /// Names the request for as long as it lives; unique among living ones.
     fn id(&self) -> usize;
+    /// Tells this request from a later one that nginx puts at the same address: never 0.
+    fn serial(&mut self) -> u64;
     fn is_subrequest(&mut self) -> bool;
     /// `None`: absent.
     fn var(&mut self, var: Var<'_>) -> Option<&'r [u8]>;

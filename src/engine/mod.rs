@@ -1,1 +1,33 @@
+//! One decision from beginning to end, and what surrounds it in a worker's life.
+//!
+//! - `setup`: the master's part, at start and reload.
+//! - `worker`: what one worker's requests share; `start()`.
+//! - `decide`: the way of one request; `client`, `lists`, `buckets` are its
+//!   stations, `facts` and `exchange` how it reads and answers, `ticket` how it
+//!   is found again.
+//! - `check`: `check()`, `ban()`, `unban()`.
+//! - `thread`: asking Redis beside nginx; `sync`: following configuration and
+//!   lists, with `rules`, `publish`, `files`, `current`.
+//! - `status`, `metrics`: what operators see.
 
+pub mod answer;
+pub mod buckets;
+pub mod check;
+pub mod client;
+pub mod current;
+pub mod decide;
+pub mod exchange;
+pub mod facts;
+pub mod files;
+pub mod lists;
+pub mod messages;
+pub mod metrics;
+pub mod options;
+pub mod publish;
+pub mod rules;
+pub mod setup;
+pub mod status;
+pub mod sync;
+pub mod thread;
+pub mod ticket;
+pub mod worker;

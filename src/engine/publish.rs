@@ -1,29 +1,49 @@
-//! What the synchronising worker reads from Redis, and how it reaches the
-//! others: raw, with the store it came from, as an immutable file named by a
-//! generation number in the region. Every worker merges it with the file of its
-//! own setup, so a reload with another file needs no Redis.
+//! What the synchronising worker reads from Redis and from files, and how it
+//! reaches the others: raw, with the store it came from, as an immutable file
+//! named by a generation number in the region. Every worker merges it with the
+//! file of its own setup, so a reload with another file needs no Redis.
+//!
+//! Lists are files of their own, one for each, so that a new ban does not
+//! rebuild a blocklist of a million entries; what is published last names the
+//! generation of each, so all of it switches at once.
+use super::setup;
 use crate::domain::config::{self, Config, Field, Store};
 use crate::domain::entry::{self, Subject};
+use crate::engine::files::Files;
+use crate::engine::rules::Live;
 use crate::engine::thread::Shared;
-use crate::redis::{ServerId, Sink, Which};
-use crate::shm::lists::{self, ListsInput};
+use crate::redis::{Entries, ServerId, Sink, Which};
+use crate::shm::lists::{self, Lists, ListsInput};
 use crate::shm::{Kind, Region};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The published configuration.
+/// What is published last and names the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Published {
     /// Whose: another store's is nobody's business.
     pub store: String,
     pub run_id: String,
-    /// Redis's time, µs.
+    /// Counts changes of `fields`.
+    pub change: u64,
+    /// Redis's time, µs, of the last change of `fields`.
     pub now_us: u64,
     pub fields: BTreeMap<String, PublishedField>,
-    /// What an operator should know of the store: a list of the wrong type, state kept after a
-    /// restart that lost everything.
-    pub troubles: Vec<String>,
+    /// By `Which as usize`.
+    pub lists: [Option<ListRef>; 3],
+    /// Of the list files, read anew since the setup of this generation.
+    pub files: Option<(u64, ListRef)>,
+    /// By Redis key: what an operator should know of it.
+    pub troubles: BTreeMap<String, String>,
+}
+
+/// A list that is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListRef {
+    pub generation: u64,
+    /// Entries that were skipped.
+    pub rejected: u64,
 }
 
 /// A field's value now, and the last one that was good.
@@ -35,101 +55,114 @@ pub struct PublishedField {
 
 /// Names a store: state of another one must not be taken for this one's.
 pub fn store_name(store: &Store) -> String {
-    format!("{} {}", store.url.as_deref().unwrap_or(""), store.prefix)
+    match &store.url {
+        Some(url) => format!("{url} {}", store.prefix),
+        None => String::new(),
+    }
+}
+
+/// The published file of a list.
+pub const fn kind(which: Which) -> Kind {
+    match which {
+        Which::Allow => Kind::Allow,
+        Which::Block => Kind::Block,
+        Which::Bans => Kind::Bans,
+    }
 }
 
 impl Published {
-    /// What is in force for this store, if anything was ever read from it.
-    pub fn load(region: &Region, store: &Store) -> Option<Published> {
+    /// What is in force for this store, if anything was ever published for it.
+    pub fn load(region: &Region, store: &Store) -> Published {
+        let nothing = || Published { store: store_name(store), ..Published::default() };
         let generation = region.published(Kind::Config);
-        if generation == 0 || store.url.is_none() {
-            return None;
+        if generation == 0 {
+            return nothing();
         }
-        let mapped = region.open_published(Kind::Config, generation).ok()?;
-        let p: Published = serde_json::from_slice(&mapped).ok()?;
-        (p.store == store_name(store)).then_some(p)
+        let Ok(mapped) = region.open_published(Kind::Config, generation) else {
+            return nothing();
+        };
+        match serde_json::from_slice::<Published>(&mapped) {
+            Ok(p) if p.store == store_name(store) => p,
+            _ => nothing(),
+        }
     }
 
-    pub fn live(&self) -> super::rules::Live {
+    pub fn live(&self) -> Live {
         let fields = self.fields.iter().map(|(k, f)| {
             (k.clone().into_bytes(), Field { raw: f.raw.clone(), good: f.good.clone() })
         });
-        super::rules::Live { fields: fields.collect(), now_us: self.now_us }
+        Live { fields: fields.collect(), now_us: self.now_us }
     }
 }
 
-/// Entries of one list in Redis.
-#[derive(Default)]
-struct Members {
-    entries: Vec<(Subject, u64)>,
-    rejected: u64,
+/// Maps a published list.
+pub fn open(region: &Region, kind: Kind, list: ListRef) -> Result<Arc<Lists>, String> {
+    let mapped = region.open_published(kind, list.generation).map_err(|e| e.to_string())?;
+    Lists::new(mapped).map(Arc::new).map_err(|e| e.to_string())
 }
 
 /// Takes what the synchronisation reads and publishes it.
 pub struct Publisher {
-    pub region: &'static Region,
-    pub config: Arc<Config>,
-    pub shared: Arc<Shared>,
+    region: &'static Region,
+    config: Arc<Config>,
+    shared: Arc<Shared>,
     current: Published,
-    allow: Members,
-    block: Members,
-    bans: Members,
-    config_changed: bool,
-    lists_changed: bool,
+    changed: bool,
 }
 
 impl Publisher {
     pub fn new(region: &'static Region, config: Arc<Config>, shared: Arc<Shared>) -> Publisher {
-        let current = Published::load(region, &config.store).unwrap_or_else(|| Published {
-            store: store_name(&config.store),
-            ..Published::default()
-        });
-        Publisher {
-            region,
-            config,
-            shared,
-            current,
-            allow: Members::default(),
-            block: Members::default(),
-            bans: Members::default(),
-            config_changed: false,
-            lists_changed: false,
+        let current = Published::load(region, &config.store);
+        Publisher { region, config, shared, current, changed: false }
+    }
+
+    /// What the state in force was read from.
+    pub fn server(&self) -> Option<ServerId> {
+        (!self.current.run_id.is_empty()).then(|| ServerId {
+            store: self.current.store.clone(),
+            run_id: self.current.run_id.clone(),
+        })
+    }
+
+    /// The list files have changed.
+    pub fn files(&mut self, files: &Files, setup_generation: u64) {
+        let rejected = files.allow.rejected() + files.block.rejected();
+        match self.region.publish(Kind::Files, &setup::file_bytes(files)) {
+            Ok(generation) => {
+                self.current.files = Some((setup_generation, ListRef { generation, rejected }));
+                self.changed = true;
+                self.publish();
+            }
+            Err(e) => self.shared.error(format!(
+                "sluice: lists read anew cannot be published: {e}; the ones in force stay"
+            )),
         }
     }
 
-    /// The run_id under which the state in force was read.
-    pub fn run_id(&self) -> Option<String> {
-        (!self.current.run_id.is_empty()).then(|| self.current.run_id.clone())
-    }
-
-    fn trouble(&mut self, what: String) {
-        if !self.current.troubles.contains(&what) {
-            self.shared.warn(format!("sluice: {what}"));
-            self.current.troubles.push(what);
-            self.config_changed = true;
+    fn publish(&mut self) {
+        if !self.changed {
+            return;
+        }
+        let published = serde_json::to_vec(&self.current)
+            .map_err(|e| e.to_string())
+            .and_then(|b| self.region.publish(Kind::Config, &b).map_err(|e| e.to_string()));
+        match published {
+            Ok(_) => self.changed = false,
+            Err(e) => self.shared.error(format!(
+                "sluice: what was read from Redis cannot be published: {e}; what is in force stays"
+            )),
         }
     }
 
-    fn publish_config(&mut self) -> Result<(), String> {
-        let bytes = serde_json::to_vec(&self.current).map_err(|e| e.to_string())?;
-        self.region.publish(Kind::Config, &bytes).map_err(|e| e.to_string())?;
-        Ok(())
-    }
-
-    fn publish_lists(&mut self) -> Result<(), String> {
-        let input = ListsInput {
-            allow: std::mem::take(&mut self.allow.entries),
-            block: std::mem::take(&mut self.block.entries),
-            bans: std::mem::take(&mut self.bans.entries),
-            rejected: self.allow.rejected + self.block.rejected + self.bans.rejected,
-            owner: store_name(&self.config.store).into_bytes(),
+    fn trouble(&mut self, key: &str, problem: Option<String>) {
+        let before = match &problem {
+            Some(p) => {
+                self.shared.warn(format!("sluice: {key}: {p}"));
+                self.current.troubles.insert(key.into(), p.clone())
+            }
+            None => self.current.troubles.remove(key),
         };
-        let bytes = lists::build(&input);
-        self.allow.entries = input.allow;
-        self.block.entries = input.block;
-        self.bans.entries = input.bans;
-        self.region.publish(Kind::Lists, &bytes).map_err(|e| e.to_string())?;
-        Ok(())
+        self.changed |= before != problem;
     }
 }
 
@@ -148,7 +181,11 @@ impl Sink for Publisher {
             if let Err(errors) = verdict
                 && old.is_none_or(|o| o.raw != raw)
             {
-                let kept = if good.is_some() { "its last good version" } else { "the file's, if any," };
+                let kept = if good.is_some() {
+                    "its last good version"
+                } else {
+                    "what the configuration says of it, if anything,"
+                };
                 for e in errors {
                     self.shared.error(format!(
                         "sluice: {}:config: {}: {}; {kept} stays in force",
@@ -158,81 +195,92 @@ impl Sink for Publisher {
             }
             new.insert(name, PublishedField { raw, good });
         }
-        self.current.run_id = server.run_id.clone();
-        self.current.troubles.clear();
-        self.current.fields = new;
-        self.current.now_us = now_us;
-        self.config_changed = true;
+        if server.run_id != self.current.run_id {
+            self.current.run_id = server.run_id.clone();
+            self.changed = true;
+        }
+        if new != self.current.fields {
+            self.current.fields = new;
+            self.current.now_us = now_us;
+            self.current.change += 1;
+            self.changed = true;
+        }
     }
 
-    fn list(&mut self, which: Which, entries: Vec<(Vec<u8>, f64)>) {
-        let mut out = Members::default();
+    fn list(&mut self, which: Which, entries: Entries) {
+        let key = format!("{}:{which}", self.config.store.prefix);
+        let mut good: Vec<(Subject, u64)> = Vec::with_capacity(entries.len());
+        let mut rejected = 0;
         let mut examples = Vec::new();
-        out.entries.reserve(entries.len());
-        for (member, score) in entries {
-            match entry::parse(&member) {
+        for (member, score) in entries.iter() {
+            match entry::parse(member) {
                 Ok(subject) => {
                     if entry::is_everything(&subject) {
                         self.shared.warn(format!(
-                            "sluice: {which}: {subject} is every address of its family"
+                            "sluice: {key}: {subject} is every address of its family"
                         ));
                     }
-                    out.entries.push((subject, ends(score)));
+                    good.push((subject, ends(score)));
                 }
                 Err(e) => {
-                    out.rejected += 1;
+                    rejected += 1;
                     if examples.len() < 3 {
-                        let shown = String::from_utf8_lossy(&member[..member.len().min(60)]);
-                        examples.push(format!("\"{}\" ({e})", shown.escape_debug()));
+                        let shown = member[..member.len().min(60)].escape_ascii();
+                        examples.push(format!("\"{shown}\" ({e})"));
                     }
                 }
             }
         }
-        if out.rejected > 0 {
+        drop(entries);
+        if rejected > 0 {
             self.shared.warn(format!(
-                "sluice: {which}: {} bad entries are skipped, such as {}",
-                out.rejected,
+                "sluice: {key}: {rejected} bad entries are skipped, such as {}",
                 examples.join(", ")
             ));
         }
+        let mut input = ListsInput::default();
         match which {
-            Which::Allow => self.allow = out,
-            Which::Block => self.block = out,
-            Which::Bans => self.bans = out,
+            Which::Allow => input.allow = good,
+            Which::Block => input.block = good,
+            Which::Bans => input.bans = good,
         }
-        self.lists_changed = true;
+        match self.region.publish(kind(which), &lists::build(&input)) {
+            Ok(generation) => {
+                self.current.lists[which as usize] = Some(ListRef { generation, rejected });
+                self.changed = true;
+            }
+            Err(e) => self.shared.error(format!(
+                "sluice: {key} cannot be published: {e}; the list in force stays"
+            )),
+        }
     }
 
-    fn round_done(&mut self) {
-        if self.lists_changed {
-            match self.publish_lists() {
-                Ok(()) => self.lists_changed = false,
-                Err(e) => self.shared.error(format!(
-                    "sluice: the lists from Redis cannot be published: {e}; the ones in force stay"
-                )),
-            }
-        }
-        if self.config_changed {
-            match self.publish_config() {
-                Ok(()) => self.config_changed = false,
-                Err(e) => self.shared.error(format!(
-                    "sluice: the configuration from Redis cannot be published: {e}; the one in \
-                     force stays"
-                )),
-            }
-        }
+    fn round_done(&mut self, _server: &ServerId) {
+        self.publish();
     }
 
     fn gateways(&mut self, n: u32) {
-        self.region.set_gateways(n);
+        self.region.set_gateways(u64::from(n));
     }
 
-    fn wrong(&mut self, what: String) {
-        self.trouble(what);
+    fn wrong(&mut self, key: &str, problem: Option<String>) {
+        self.trouble(key, problem);
+        self.publish();
     }
 
-    fn kept(&mut self, what: String) {
-        self.trouble(what);
+    fn kept(&mut self, kept: bool) {
+        let line = "Redis has restarted without configuration, lists and bans: what was read \
+                    before stays in force until any of them exists again";
+        self.trouble("restart", kept.then(|| line.into()));
+        self.publish();
+    }
+
+    fn unreachable(&mut self, problem: Option<String>) {
+        let said = problem.map(|p| {
+            format!("the synchronisation cannot reach Redis: {p}; the last state stays in force")
+        });
+        self.trouble("redis", said);
+        self.publish();
     }
 }
 
@@ -243,4 +291,24 @@ fn ends(score: f64) -> u64 {
     }
     // Negative and zero are long past. A started second counts whole.
     score.max(0.0).ceil() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_score_is_the_second_at_which_an_entry_ends() {
+        for (score, want) in [
+            (f64::INFINITY, u64::MAX),
+            (f64::NAN, u64::MAX),
+            (1e300, u64::MAX),
+            (1_700_000_000.2, 1_700_000_001),
+            (0.0, 0),
+            (-5.0, 0),
+            (f64::NEG_INFINITY, 0),
+        ] {
+            assert_eq!(ends(score), want, "{score}");
+        }
+    }
 }

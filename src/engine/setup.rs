@@ -6,7 +6,7 @@
 use super::files::Files;
 use crate::domain::config::{self, Config, FieldError};
 use crate::shm::lists::{self, Lists, ListsInput};
-use crate::shm::{Attach, Region};
+use crate::shm::{Mapped, Region};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub fn setup(source: Source) -> Result<Vec<String>, String> {
 
     let region = region(slot.as_deref(), &config, &name, &mut said)?;
     let generation = region.new_setup_generation();
-    let lists = build(&files, generation)
+    let lists = build(&files)
         .map_err(|e| format!("sluice: {name}: lists: {e}"))?
         .map(Arc::new);
     *slot = Some(Arc::new(Setup {
@@ -93,35 +93,34 @@ fn region(
 ) -> Result<&'static Region, String> {
     let fail = |e: crate::shm::Error| format!("sluice: {name}: shm: {e}");
     if let Some(old) = before.filter(|s| s.config.shm.path == config.shm.path) {
-        if let Some(warning) = old.region.ensure(&config.shm).map_err(fail)? {
-            said.push(format!("sluice: {name}: shm: {warning}"));
+        let how = old.region.ensure(&config.shm).map_err(fail)?;
+        if how.is_warning() {
+            said.push(format!("sluice: {name}: shm: {how}"));
         }
         return Ok(old.region);
     }
     let (region, how) = Region::open(&config.shm).map_err(fail)?;
-    if let Attach::Replaced(why) = how {
-        said.push(format!("sluice: {name}: shm: {why}"));
+    if how.is_warning() {
+        said.push(format!("sluice: {name}: shm: {how}"));
     }
     // A region is mapped as long as its process lives: workers and their threads use it to the end.
     Ok(Box::leak(Box::new(region)))
 }
 
-/// Lists of the files' entries, marked with the setup they belong to.
-pub fn build(files: &Files, generation: u64) -> Result<Option<Lists>, String> {
+/// Lists of the files' entries, on the heap: inherited by the workers.
+fn build(files: &Files) -> Result<Option<Lists>, String> {
     if files.is_empty() {
         return Ok(None);
     }
-    Lists::from_bytes(file_bytes(files, generation)).map(Some).map_err(|e| e.to_string())
+    Lists::new(Mapped::from_bytes(&file_bytes(files))).map(Some).map_err(|e| e.to_string())
 }
 
 /// The same as bytes, for the other workers.
-pub fn file_bytes(files: &Files, generation: u64) -> Vec<u8> {
+pub fn file_bytes(files: &Files) -> Vec<u8> {
     let never = |s: &crate::domain::entry::Subject| (s.clone(), u64::MAX);
     lists::build(&ListsInput {
         allow: files.allow.subjects().map(never).collect(),
         block: files.block.subjects().map(never).collect(),
         bans: Vec::new(),
-        rejected: files.allow.rejected() + files.block.rejected(),
-        owner: generation.to_le_bytes().to_vec(),
     })
 }

@@ -1,71 +1,81 @@
 //! The worker's second thread: keeps configuration and lists of this worker
 //! up to date, and, in the one worker that holds the gateway's lock, reads them
 //! from Redis and from files and publishes them.
-use super::current::Current;
+use super::current::{Current, InForce};
 use super::files::Files;
-use super::publish::{Published, Publisher, store_name};
-use super::rules::{Context, Live, RuleSet};
-use super::setup::{self, Setup};
+use super::publish::{self, Published, Publisher};
+use super::rules::{Context, RuleSet};
+use super::setup::Setup;
 use super::thread::{self, Shared};
 use crate::redis;
+use crate::redis::{Entries, ServerId, Sink, Which};
+use crate::shm::Kind;
 use crate::shm::lists::Lists;
-use crate::shm::{Kind, Region};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How often published changes are looked for: three atomic loads.
+/// How often published changes are looked for: two atomic loads.
 const LOOK: Duration = Duration::from_millis(50);
 /// How often a worker without the lock tries to get it.
 const TRY_LOCK: Duration = Duration::from_millis(250);
 
-/// Compiles what is in force for this setup now.
-pub fn compile(setup: &Setup, previous: Option<&RuleSet>) -> RuleSet {
+/// What is in force for this setup now.
+pub fn in_force(setup: &Setup, published: &Published, before: Option<&InForce>) -> InForce {
     let region = setup.region;
-    let config_generation = region.config_generation();
-    let live = Published::load(region, &setup.config.store).map(|p| p.live()).unwrap_or_default();
-    compile_live(setup, &live, config_generation, previous)
-}
-
-fn compile_live(
-    setup: &Setup,
-    live: &Live,
-    config_generation: u64,
-    previous: Option<&RuleSet>,
-) -> RuleSet {
-    RuleSet::compile(
-        live,
+    let rules = RuleSet::compile(
+        &published.live(),
         &Context {
-            region: setup.region,
+            region,
             config: &setup.config,
             setup_generation: setup.generation,
-            config_generation,
-            gateways: setup.region.gateways(),
-            previous,
+            // Grows with every change of either, and is the same on all workers of a setup.
+            config_generation: setup.generation + published.change,
+            gateways: u32::try_from(region.gateways()).unwrap_or(u32::MAX),
+            previous: before.map(|b| &*b.rules),
         },
-    )
+    );
+    let mut force = InForce {
+        rules: Arc::new(rules),
+        file_lists: before.map_or_else(|| setup.lists.clone(), |b| b.file_lists.clone()),
+        store_lists: before.map(|b| b.store_lists.clone()).unwrap_or_default(),
+        rejected: 0,
+    };
+    lists_in_force(setup, published, &mut force);
+    force
 }
 
-/// The published lists of this store, if there are any.
-pub fn store_lists(region: &Region, setup: &Setup) -> Option<Arc<Lists>> {
-    let store = &setup.config.store;
-    store.url.as_ref()?;
-    open_lists(region, Kind::Lists, store_name(store).as_bytes())
-}
-
-/// The published lists of this setup's files, if another worker has read them anew.
-pub fn file_lists(region: &Region, setup: &Setup) -> Option<Arc<Lists>> {
-    open_lists(region, Kind::Files, &setup.generation.to_le_bytes())
-}
-
-fn open_lists(region: &Region, kind: Kind, owner: &[u8]) -> Option<Arc<Lists>> {
-    let generation = region.published(kind);
-    if generation == 0 {
-        return None;
+/// Maps the published lists; one that cannot be mapped leaves the one in force.
+fn lists_in_force(setup: &Setup, published: &Published, force: &mut InForce) {
+    let own_files = setup.files.allow.rejected() + setup.files.block.rejected();
+    force.rejected = own_files;
+    if let Some((_, list)) = published.files.filter(|(g, _)| *g == setup.generation)
+        && let Ok(lists) = publish::open(setup.region, Kind::Files, list)
+    {
+        force.file_lists = some(lists);
+        force.rejected = list.rejected;
     }
-    let mapped = region.open_published(kind, generation).ok()?;
-    let lists = Lists::new(mapped).ok()?;
-    (lists.owner() == owner).then(|| Arc::new(lists))
+    for which in [Which::Allow, Which::Block, Which::Bans] {
+        let slot = &mut force.store_lists[which as usize];
+        match published.lists[which as usize] {
+            None => *slot = None,
+            Some(list) => {
+                if let Ok(lists) = publish::open(setup.region, publish::kind(which), list) {
+                    *slot = some(lists);
+                }
+                force.rejected += list.rejected;
+            }
+        }
+    }
+}
+
+/// A list without entries costs a request nothing when it is not there.
+fn some(lists: Arc<Lists>) -> Option<Arc<Lists>> {
+    let c = lists.counts();
+    (c.allow + c.block + c.bans > 0).then_some(lists)
 }
 
 /// Starts the thread.
@@ -83,20 +93,13 @@ pub fn start(setup: Arc<Setup>, current: Arc<Current>, shared: Arc<Shared>) -> R
     })
 }
 
-/// Numbers that were last acted on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    config: u64,
-    gateways: u32,
-    lists: u64,
-    files: u64,
-}
-
 struct Follower {
     setup: Arc<Setup>,
     current: Arc<Current>,
     shared: Arc<Shared>,
-    seen: Seen,
+    /// What was last acted on: the published number, and how many gateways there were.
+    seen: (u64, u64),
+    published: Published,
     /// Running while this worker holds the lock.
     leading: Option<Leading>,
     tried: Instant,
@@ -104,15 +107,17 @@ struct Follower {
 
 struct Leading {
     stop: watch::Sender<bool>,
+    publisher: Rc<RefCell<Publisher>>,
     files: Files,
     looked: Instant,
 }
 
 impl Follower {
     fn new(setup: Arc<Setup>, current: Arc<Current>, shared: Arc<Shared>) -> Follower {
-        let seen = Seen { config: u64::MAX, gateways: u32::MAX, lists: 0, files: 0 };
+        // The first try is at once.
         let tried = Instant::now() - TRY_LOCK;
-        Follower { setup, current, shared, seen, leading: None, tried }
+        let published = Published::default();
+        Follower { setup, current, shared, seen: (0, 0), published, leading: None, tried }
     }
 
     async fn run(mut self) {
@@ -121,7 +126,7 @@ impl Follower {
         loop {
             look.tick().await;
             if self.shared.is_quitting() {
-                // The next worker takes over at once, while this one's requests drain.
+                // Given up before this worker's requests drain, so that the next takes over.
                 self.stop_leading();
                 return;
             }
@@ -130,19 +135,28 @@ impl Follower {
         }
     }
 
-    fn lead(&mut self) {
+    /// Workers of an older setup leave the lock to the newest that live.
+    fn outdated(&self) -> bool {
         let region = self.setup.region;
-        if self.leading.is_none() {
-            if self.tried.elapsed() < TRY_LOCK {
+        region.setup_generation() != self.setup.generation
+            && region.workers().iter().any(|w| w.setup_generation > self.setup.generation)
+    }
+
+    fn lead(&mut self) {
+        let due = self.tried.elapsed() >= TRY_LOCK;
+        if self.leading.is_some() {
+            if due {
+                self.tried = Instant::now();
+                if self.outdated() {
+                    return self.stop_leading();
+                }
+            }
+        } else {
+            if !due {
                 return;
             }
             self.tried = Instant::now();
-            // Workers of an older setup leave it to the newest.
-            if region.setup_generation() != self.setup.generation && !region.lock_is_free_for(self.setup.generation)
-            {
-                return;
-            }
-            if !region.try_lock_sync() {
+            if self.outdated() || !self.setup.region.try_lock_sync() {
                 return;
             }
             self.start_leading();
@@ -152,26 +166,24 @@ impl Follower {
 
     fn start_leading(&mut self) {
         let (stop, stopped) = watch::channel(false);
-        let store = self.setup.config.store.clone();
+        let region = self.setup.region;
+        let config = Arc::clone(&self.setup.config);
+        let store = config.store.clone();
+        let publisher = Publisher::new(region, config, Arc::clone(&self.shared));
+        let server = publisher.server();
+        let publisher = Rc::new(RefCell::new(publisher));
         if store.url.is_some() {
-            let publisher = Publisher::new(
-                self.setup.region,
-                Arc::clone(&self.setup.config),
-                Arc::clone(&self.shared),
-            );
-            let run_id = publisher.run_id();
-            let id = self.setup.region.gateway_id();
-            tokio::task::spawn_local(redis::sync::run(store, id, run_id, publisher, stopped));
+            let sink = SharedSink(Rc::clone(&publisher));
+            let id = region.gateway_id();
+            tokio::task::spawn_local(redis::sync::run(store, id, server, sink, stopped));
         }
-        self.leading = Some(Leading {
-            stop,
-            files: self.setup.files.clone(),
-            looked: Instant::now(),
-        });
+        let files = self.setup.files.clone();
+        self.leading = Some(Leading { stop, publisher, files, looked: Instant::now() });
     }
 
     fn stop_leading(&mut self) {
         if let Some(l) = self.leading.take() {
+            // The task ends with its receiver; nobody to tell is fine.
             let _ = l.stop.send(true);
             self.setup.region.unlock_sync();
         }
@@ -185,45 +197,61 @@ impl Follower {
             return;
         }
         l.looked = Instant::now();
-        let shared = Arc::clone(&self.shared);
+        let shared = &self.shared;
         if l.files.refresh(&mut |line| shared.warn(format!("sluice: {line}"))) {
-            let bytes = setup::file_bytes(&l.files, self.setup.generation);
-            if let Err(e) = self.setup.region.publish(Kind::Files, &bytes) {
-                shared.error(format!(
-                    "sluice: lists read anew cannot be published: {e}; the ones in force stay"
-                ));
-            }
+            l.publisher.borrow_mut().files(&l.files, self.setup.generation);
         }
     }
 
     fn follow(&mut self) {
         let region = self.setup.region;
-        let now = Seen {
-            config: region.published(Kind::Config),
-            gateways: region.gateways(),
-            lists: region.published(Kind::Lists),
-            files: region.published(Kind::Files),
-        };
+        let now = (region.published(Kind::Config), region.gateways());
         if now == self.seen {
             return;
         }
-        if (now.config, now.gateways) != (self.seen.config, self.seen.gateways) {
-            let previous = self.current.get().rules;
-            let rules = compile(&self.setup, Some(&previous));
-            region.my_config_generation(rules.generation);
-            self.current.change(|c| c.rules = Arc::new(rules));
-        }
-        if now.lists != self.seen.lists {
-            match store_lists(region, &self.setup) {
-                Some(l) => self.current.change(|c| c.store_lists = Some(l)),
-                None => {}
-            }
-        }
-        if now.files != self.seen.files
-            && let Some(l) = file_lists(region, &self.setup)
-        {
-            self.current.change(|c| c.file_lists = Some(l));
-        }
+        let published = Published::load(region, &self.setup.config.store);
+        let before = self.current.get();
+        let same_rules = published.change == self.published.change
+            && now.1 == self.seen.1
+            && self.seen != (0, 0);
+        let force = if same_rules {
+            let mut force = before;
+            lists_in_force(&self.setup, &published, &mut force);
+            force
+        } else {
+            in_force(&self.setup, &published, Some(&before))
+        };
+        region.my_config_generation(force.rules.generation);
+        self.current.change(|c| *c = force);
+        self.published = published;
         self.seen = now;
+    }
+}
+
+/// The publisher is used by the synchronisation and by the look at files, in one thread, never
+/// across an await.
+struct SharedSink(Rc<RefCell<Publisher>>);
+
+impl Sink for SharedSink {
+    fn config(&mut self, server: &ServerId, fields: BTreeMap<Vec<u8>, Vec<u8>>, now_us: u64) {
+        self.0.borrow_mut().config(server, fields, now_us);
+    }
+    fn list(&mut self, which: Which, entries: Entries) {
+        self.0.borrow_mut().list(which, entries);
+    }
+    fn round_done(&mut self, server: &ServerId) {
+        self.0.borrow_mut().round_done(server);
+    }
+    fn gateways(&mut self, n: u32) {
+        self.0.borrow_mut().gateways(n);
+    }
+    fn wrong(&mut self, key: &str, problem: Option<String>) {
+        self.0.borrow_mut().wrong(key, problem);
+    }
+    fn kept(&mut self, kept: bool) {
+        self.0.borrow_mut().kept(kept);
+    }
+    fn unreachable(&mut self, problem: Option<String>) {
+        self.0.borrow_mut().unreachable(problem);
     }
 }

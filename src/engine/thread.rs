@@ -152,7 +152,7 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), String> {
         let rt = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(rt) => rt,
             Err(e) => {
-                shared.messages.error(format!("sluice: cannot start the thread's runtime: {e}"));
+                shared.error(format!("sluice: cannot start the thread's runtime: {e}"));
                 *shared.jobs.lock() = None;
                 return;
             }
@@ -168,7 +168,7 @@ async fn run(shared: Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
         tokio::task::spawn_local(async move {
             let waker = shared.outbox.waker();
             if let Err(e) = bridge::serve(&shared.socket, waker).await {
-                shared.messages.error(format!(
+                shared.error(format!(
                     "sluice: the bridge {} cannot be opened: {e}; requests that wait look for \
                      their answer every few milliseconds instead",
                     shared.socket.display()
@@ -236,4 +236,17 @@ fn carry_out(shared: &Arc<Shared>, client: Option<&Rc<Client>>, job: Job) {
         };
         shared.finish(Done { ticket, took: began.elapsed(), result });
     });
+}
+
+/// Lines for the error log: queued, and nginx's thread woken to write them.
+impl Shared {
+    pub fn error(&self, line: String) {
+        self.messages.error(line);
+        self.outbox.waker().wake();
+    }
+
+    pub fn warn(&self, line: String) {
+        self.messages.warn(line);
+        self.outbox.waker().wake();
+    }
 }

@@ -7,6 +7,7 @@
 //! only from nginx's own thread, inside a call that Lua made for that request.
 use crate::engine::exchange::{Exchange, Out, Var};
 use once_cell::sync::OnceCell;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -239,6 +240,13 @@ impl Request {
 impl<'r> Exchange<'r> for Request {
     fn id(&self) -> usize {
         self.r as usize
+    }
+
+    fn serial(&mut self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.get(b"connection").hash(&mut hasher);
+        self.get(b"connection_requests").hash(&mut hasher);
+        hasher.finish() | 1
     }
 
     fn is_subrequest(&mut self) -> bool {

@@ -1,0 +1,141 @@
+//! What a call tells Lua, and how a refusal is written.
+use super::exchange::Exchange;
+use crate::domain::answer::{self, PROBLEM_TYPE, Refusal, Reported};
+use crate::domain::config::{BodyStyle, HeaderStyle, Response};
+use crate::engine::ticket::TicketId;
+
+/// What Lua does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Action {
+    /// Go on: admitted, or not ours to decide.
+    Proceed = 0,
+    /// Wait for the ticket, `seconds` at most, then ask again.
+    Wait = 1,
+    /// End the request with `status` and `body`; or, of `check()`, refused.
+    Refuse = 2,
+    /// Nothing was done; `message` says why.
+    Fault = 3,
+}
+
+/// `sluice_answer_t`. Always written as a whole story: an admission where no
+/// decision could be made.
+#[repr(C)]
+pub struct Answer {
+    pub action: i32,
+    pub status: i32,
+    pub ticket: u32,
+    pub generation: u32,
+    /// The longest to wait.
+    pub seconds: f64,
+    /// Of `check()`: tokens left, or seconds until it is worth trying again.
+    pub remaining: f64,
+    pub body_len: u32,
+    pub message_len: u32,
+    pub body: [u8; 512],
+    /// One line for the error log.
+    pub message: [u8; 768],
+}
+
+impl Answer {
+    pub fn proceed(&mut self) {
+        self.action = Action::Proceed as i32;
+        self.status = 0;
+        self.body_len = 0;
+        self.message_len = 0;
+    }
+
+    pub fn wait(&mut self, ticket: TicketId, seconds: f64) {
+        self.action = Action::Wait as i32;
+        self.ticket = ticket.index;
+        self.generation = ticket.generation;
+        self.seconds = seconds;
+    }
+
+    pub fn fault(&mut self, why: &str) {
+        self.action = Action::Fault as i32;
+        self.say(why);
+    }
+
+    /// A line for the log; one too long is cut at a character.
+    pub fn say(&mut self, line: &str) {
+        let mut n = line.len().min(self.message.len());
+        while !line.is_char_boundary(n) {
+            n -= 1;
+        }
+        self.message[..n].copy_from_slice(&line.as_bytes()[..n]);
+        self.message_len = n as u32;
+    }
+}
+
+/// The RateLimit fields of an answer.
+pub fn fields<'r>(
+    x: &mut impl Exchange<'r>,
+    style: HeaderStyle,
+    reported: &Reported<'_>,
+    buf: &mut Vec<u8>,
+) {
+    let number = |buf: &mut Vec<u8>, n: u64| {
+        buf.clear();
+        answer::push_number(buf, n);
+    };
+    match style {
+        HeaderStyle::Standard => {
+            buf.clear();
+            reported.rate_limit_policy(buf);
+            x.set_header("RateLimit-Policy", buf);
+            buf.clear();
+            reported.rate_limit(buf);
+            x.set_header("RateLimit", buf);
+        }
+        HeaderStyle::Legacy => {
+            number(buf, u64::from(reported.capacity));
+            x.set_header("X-RateLimit-Limit", buf);
+            number(buf, u64::from(reported.remaining));
+            x.set_header("X-RateLimit-Remaining", buf);
+            number(buf, reported.t_s);
+            x.set_header("X-RateLimit-Reset", buf);
+        }
+        HeaderStyle::Off => {}
+    }
+}
+
+/// Status, fields and body of a refusal.
+pub fn refuse<'r>(
+    x: &mut impl Exchange<'r>,
+    response: Response,
+    refusal: Refusal,
+    status: u16,
+    out: &mut Answer,
+    buf: &mut Vec<u8>,
+) {
+    out.action = Action::Refuse as i32;
+    out.status = i32::from(status);
+    out.body_len = 0;
+    if status == 444 {
+        return;
+    }
+    let retry_after_s = match refusal {
+        Refusal::Limited { retry_after_s } => retry_after_s,
+        Refusal::Error => Some(1),
+        Refusal::Blocked => None,
+    };
+    if let Some(s) = retry_after_s {
+        buf.clear();
+        answer::push_number(buf, s);
+        x.set_header("Retry-After", buf);
+    }
+    x.set_header("Cache-Control", b"no-store");
+    if response.body == BodyStyle::Nginx {
+        return;
+    }
+    buf.clear();
+    answer::problem(refusal, status, buf);
+    let n = buf.len().min(out.body.len());
+    out.body[..n].copy_from_slice(&buf[..n]);
+    out.body_len = n as u32;
+    x.set_header("Content-Type", PROBLEM_TYPE.as_bytes());
+    buf.clear();
+    answer::push_number(buf, n as u64);
+    x.set_header("Content-Length", buf);
+}

@@ -1,0 +1,218 @@
+//! `check()`: one named rule for a key of the caller's; `ban()` and `unban()`.
+use super::answer::{Action, Answer};
+use super::buckets::{self, Item, Keys};
+use super::decide::{self, Pending, Ruling};
+use super::lists::unix_now;
+use super::thread::{Done, Job};
+use super::ticket::TicketId;
+use super::worker::Worker;
+use crate::domain::answer::Said;
+use crate::domain::client::Address;
+use crate::domain::config::Mode;
+use crate::domain::entry::{self, Subject};
+use crate::redis::StoreError;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The longest key, bytes.
+const KEY_BYTES: usize = 8192;
+/// The longest ban that is not for ever: 10 years, s.
+const BAN_S: f64 = 10.0 * 365.25 * 86_400.0;
+/// A ban's write may take longer than a decision: nobody's page waits for it.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// `cost` 0: the rule's own.
+pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answer) {
+    out.proceed();
+    w.refresh();
+    let rules = Arc::clone(&w.force.rules);
+    let Some(index) = std::str::from_utf8(name).ok().and_then(|n| rules.by_name(n)) else {
+        let off = if rules.mode == Mode::Off { " (mode is off)" } else { "" };
+        return out.fault(&format!(
+            "sluice: check(): \"{}\" is no rule in force{off}",
+            name.escape_ascii()
+        ));
+    };
+    if key.len() > KEY_BYTES {
+        return out.fault(&format!(
+            "sluice: check(): the key has {} bytes; at most {KEY_BYTES} are taken",
+            key.len()
+        ));
+    }
+    let rule = &rules.rules[index];
+    let cost = if cost == 0.0 {
+        rule.cost
+    } else if cost >= 1.0 && cost.fract() == 0.0 && cost <= f64::from(u32::MAX) {
+        cost as u32
+    } else {
+        return out.fault(&format!(
+            "sluice: check(): the cost must be a whole number from 1, not {cost}"
+        ));
+    };
+    w.scratch.key.clear();
+    w.scratch.key.push_given(key);
+    let keys = Keys {
+        region: w.region,
+        config: &w.setup.config,
+        who: Address::None,
+        key: &mut w.scratch.key,
+    };
+    let mut items = vec![buckets::item(index, rule, cost, &keys)];
+    if items[0].in_store() {
+        if w.store_up() {
+            let began = Instant::now();
+            let timeout = w.setup.config.store.timeout;
+            let asks = buckets::asks(&rules, &items);
+            let pending = Pending {
+                done: None,
+                rules: Arc::clone(&rules),
+                items,
+                client: Vec::new(),
+                level: 0,
+                began,
+            };
+            let ticket = wait(w, pending, timeout, out);
+            let job = Job::Decide { ticket, asks, deadline: began + timeout };
+            if let Err(e) = w.shared.submit(job) {
+                w.tickets.close(ticket);
+                out.fault(&format!("sluice: check(): {e}"));
+            }
+            return;
+        }
+        let ruling = decide::without_store(w, &rules, &mut items);
+        return tell(w, &rules, &items, ruling, out);
+    }
+    let admitted = buckets::local(w.region, &rules, &mut items, w.region.now());
+    let ruling = if admitted { Ruling::Admitted } else { Ruling::Limited };
+    tell(w, &rules, &items, ruling, out);
+}
+
+fn wait(w: &mut Worker, pending: Pending, timeout: Duration, out: &mut Answer) -> TicketId {
+    let ticket = w.tickets.open(0);
+    w.tickets.wait(ticket, Box::new(pending));
+    out.wait(ticket, timeout.as_secs_f64());
+    ticket
+}
+
+/// Goes on with a `check()` that waited.
+pub fn check_resume(w: &mut Worker, ticket: TicketId, timed_out: bool, out: &mut Answer) {
+    out.proceed();
+    let Some(mut p) = decide::answered(w, ticket, timed_out, out) else {
+        return;
+    };
+    let ruling = decide::store_ruling(w, &mut p);
+    w.tickets.close(ticket);
+    tell(w, &p.rules, &p.items, ruling, out);
+}
+
+fn tell(
+    w: &Worker,
+    rules: &super::rules::RuleSet,
+    items: &[Item],
+    ruling: Ruling,
+    out: &mut Answer,
+) {
+    decide::count(w, rules, items);
+    let item = &items[0];
+    let shadow = item.shadow;
+    match (ruling, item.said) {
+        (Ruling::FailedShut, _) => out.fault("sluice: check(): the store is out of reach"),
+        (Ruling::FailedOpen, _) => {
+            out.action = Action::Proceed as i32;
+            out.remaining = 0.0;
+        }
+        (_, Some(Said::Refused { wait_ns })) if !shadow => {
+            out.action = Action::Refuse as i32;
+            out.remaining = wait_ns as f64 / 1e9;
+        }
+        (_, Some(Said::Admitted { remaining, .. })) => out.remaining = f64::from(remaining),
+        _ => out.remaining = 0.0,
+    }
+}
+
+fn subject(text: &[u8], out: &mut Answer) -> Option<Subject> {
+    match entry::parse(text) {
+        Ok(s) => Some(s),
+        Err(e) => {
+            let shown = text[..text.len().min(100)].escape_ascii();
+            out.fault(&format!(
+                "sluice: \"{shown}\": {e}; a subject is an address, a CIDR or user:<id>"
+            ));
+            None
+        }
+    }
+}
+
+/// `seconds` -1: for ever.
+pub fn ban(w: &mut Worker, text: &[u8], seconds: f64, out: &mut Answer) {
+    out.proceed();
+    let Some(subject) = subject(text, out) else { return };
+    let forever = seconds == -1.0;
+    if !forever && !(seconds > 0.0 && seconds <= BAN_S) {
+        return out.fault(&format!(
+            "sluice: ban(): seconds must be above 0 and at most {BAN_S} (10 years), or nil for \
+             ever, not {seconds}"
+        ));
+    }
+    if w.setup.config.store.url.is_none() {
+        let until = if forever { u64::MAX } else { unix_now() + seconds.ceil() as u64 };
+        if let Err(e) = w.region.ban(&subject, until) {
+            out.fault(&format!("sluice: ban(): {e}"));
+        }
+        return;
+    }
+    let until_unix = if forever { f64::INFINITY } else { (unix_now() as f64 + seconds).ceil() };
+    let member = subject.to_string();
+    write(w, out, |ticket, deadline| Job::Ban { ticket, member, until_unix, deadline });
+}
+
+pub fn unban(w: &mut Worker, text: &[u8], out: &mut Answer) {
+    out.proceed();
+    let Some(subject) = subject(text, out) else { return };
+    if w.setup.config.store.url.is_none() {
+        if let Err(e) = w.region.unban(&subject) {
+            out.fault(&format!("sluice: unban(): {e}"));
+        }
+        return;
+    }
+    let member = subject.to_string();
+    write(w, out, |ticket, deadline| Job::Unban { ticket, member, deadline });
+}
+
+fn write(w: &mut Worker, out: &mut Answer, job: impl FnOnce(TicketId, Instant) -> Job) {
+    let began = Instant::now();
+    let pending = Pending {
+        done: None,
+        rules: Arc::clone(&w.force.rules),
+        items: Vec::new(),
+        client: Vec::new(),
+        level: 0,
+        began,
+    };
+    let ticket = wait(w, pending, WRITE_TIMEOUT, out);
+    if let Err(e) = w.shared.submit(job(ticket, began + WRITE_TIMEOUT)) {
+        w.tickets.close(ticket);
+        out.fault(&format!("sluice: {e}"));
+    }
+}
+
+/// Goes on with a `ban()` or `unban()` that waited.
+pub fn ban_resume(w: &mut Worker, ticket: TicketId, timed_out: bool, out: &mut Answer) {
+    out.proceed();
+    let Some(p) = w.tickets.get(ticket).and_then(|t| t.pending.as_ref()) else {
+        return out.fault("sluice: the wait was over already");
+    };
+    if p.done.is_none() && !timed_out {
+        let over = p.began + WRITE_TIMEOUT;
+        out.wait(ticket, over.saturating_duration_since(Instant::now()).as_secs_f64());
+        return;
+    }
+    let done: Option<Done> = w.tickets.take_pending(ticket).and_then(|p| p.done);
+    w.tickets.close(ticket);
+    let wrong = match done.map(|d| d.result) {
+        Some(Ok(_)) => return,
+        Some(Err(e)) => e,
+        None => StoreError::Timeout,
+    };
+    out.fault(&format!("sluice: the store did not take it: {wrong}"));
+}

@@ -1,0 +1,35 @@
+//! Who is asking: the peer, what nginx made of it, or what a trusted proxy says.
+use super::exchange::{Exchange, Var};
+use super::worker::Worker;
+use crate::domain::client::{Address, parse_ip};
+use std::io::Write;
+
+fn address(text: &[u8]) -> Address {
+    parse_ip(text).map_or(Address::None, Address::Ip)
+}
+
+/// The client's address; its text is left in `scratch.client`.
+pub fn of_request<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) -> Address {
+    let remote = x.var(Var::Remote).unwrap_or_default();
+    let peer = x.var(Var::Peer).unwrap_or(remote);
+    let shown = &mut w.scratch.client;
+    shown.clear();
+    let from_remote = address(remote);
+    if w.trust.any() && peer == remote && w.trust.trusts(from_remote) {
+        let chain = &mut w.scratch.chain;
+        chain.clear();
+        if x.header(&w.setup.config.client.header, chain) {
+            let client = w.trust.client(from_remote, chain);
+            if client != from_remote
+                && let Address::Ip(ip) = client
+            {
+                // Writing to a Vec cannot fail.
+                let _ = write!(shown, "{ip}");
+                return client;
+            }
+        }
+    }
+    // Where nginx has resolved the client already (realip), the header is not read again.
+    shown.extend_from_slice(remote);
+    from_remote
+}

@@ -1,0 +1,87 @@
+//! `status()`: the state of this gateway as JSON.
+use super::setup;
+use super::worker;
+use crate::domain::config::{Backend, FieldError};
+use serde_json::{Value, json};
+
+fn texts(list: &[FieldError]) -> Vec<Value> {
+    list.iter().map(|e| json!({ "field": e.field, "error": e.problem })).collect()
+}
+
+/// The JSON text; an error where this process is not set up.
+pub fn json() -> Result<String, String> {
+    worker::with(status)
+        .ok_or_else(|| "sluice: status() needs a worker that start() has attached".to_owned())
+        .map(|v| format!("{v}\n"))
+}
+
+fn status(w: &mut worker::Worker) -> Value {
+    w.refresh();
+    let region = w.region;
+    let rules = &w.force.rules;
+    let config = &w.setup.config;
+    let (capacity, used) = region.bucket_slots();
+    let lists = || w.force.file_lists.iter().chain(&w.force.store_lists);
+    let mut counts = lists().map(|l| l.counts()).fold((0, 0, 0, 0), |a, c| {
+        (a.0 + c.allow, a.1 + c.block, a.2 + c.bans, a.3 + c.rejected)
+    });
+    if config.store.url.is_none() {
+        counts.2 += region.bans_count();
+    }
+    let published = super::publish::Published::load(region, &config.store);
+    let mut warnings: Vec<String> = config
+        .warnings
+        .iter()
+        .chain(&rules.warnings)
+        .map(|e| format!("{}: {}", e.field, e.problem))
+        .collect();
+    warnings.dedup();
+    warnings.extend(w.setup.list_warnings.iter().cloned());
+    warnings.extend(published.iter().flat_map(|p| p.troubles.clone()));
+    if crate::engine::exchange::variables_missing() {
+        warnings.push(
+            "the include sluice.conf is missing at http level: requests are decided, but \
+             $sluice_verdict and the other variables are not set"
+                .into(),
+        );
+    }
+    if setup::current().is_some_and(|s| s.generation != w.setup.generation) {
+        warnings.push("this worker belongs to an older setup".into());
+    }
+    let workers: Vec<Value> = region
+        .workers()
+        .iter()
+        .map(|i| {
+            json!({
+                "pid": i.pid,
+                "config_generation": i.config_generation,
+                "setup_generation": i.setup_generation,
+            })
+        })
+        .collect();
+    let healthy = config.store.url.is_none() || w.store_up();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "mode": format!("{:?}", rules.mode).to_lowercase(),
+        "config": { "generation": rules.generation, "errors": texts(&rules.errors) },
+        "rules": rules.rules.iter().map(|r| &r.name).collect::<Vec<_>>(),
+        "workers": workers,
+        "store": {
+            "backend": match config.store.backend {
+                Backend::Local => "local",
+                Backend::Redis => "redis",
+            },
+            "healthy": healthy,
+            "gateways": region.gateways(),
+        },
+        "shm": {
+            "path": config.shm.path,
+            "size": region.size_bytes(),
+            "buckets": { "capacity": capacity, "used": used },
+        },
+        "blocklist": { "entries": counts.1, "rejected": counts.3 },
+        "allowlist": { "entries": counts.0 },
+        "bans": { "entries": counts.2 },
+        "warnings": warnings,
+    })
+}

@@ -1,0 +1,102 @@
+//! `check()`, `ban()` and `unban()`.
+use super::abi::{BAD_ARGUMENT, Bytes, NOT_STARTED, OK, guard_answer};
+use crate::engine::answer::Answer;
+use crate::engine::ticket::TicketId;
+use crate::engine::worker::{self, Worker};
+use crate::engine::check;
+
+fn with(f: impl FnOnce(&mut Worker)) -> i32 {
+    worker::with(f).map_or(NOT_STARTED, |()| OK)
+}
+
+/// # Safety
+/// Each pointer has so many bytes behind it for the length of the call; `out` is
+/// an answer of the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_check(
+    rule: *const u8,
+    rule_len: usize,
+    key: *const u8,
+    key_len: usize,
+    cost: f64,
+    out: *mut Answer,
+) -> i32 {
+    let body = |out: &mut Answer| {
+        let (rule, key) = (Bytes { data: rule, len: rule_len }, Bytes { data: key, len: key_len });
+        // SAFETY: the caller's promise.
+        let (Some(rule), Some(key)) = (unsafe { (rule.get(), key.get()) }) else {
+            return BAD_ARGUMENT;
+        };
+        with(|w| check::check(w, rule, key, cost, out))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard_answer(out, body) }
+}
+
+/// # Safety
+/// `out` is an answer of the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_check_resume(
+    index: u32,
+    generation: u32,
+    timed_out: i32,
+    out: *mut Answer,
+) -> i32 {
+    let ticket = TicketId { index, generation };
+    let body =
+        |out: &mut Answer| with(|w| check::check_resume(w, ticket, timed_out != 0, out));
+    // SAFETY: the caller's promise.
+    unsafe { guard_answer(out, body) }
+}
+
+/// `seconds` -1: for ever.
+///
+/// # Safety
+/// As [`sluice_check`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_ban(
+    subject: *const u8,
+    len: usize,
+    seconds: f64,
+    out: *mut Answer,
+) -> i32 {
+    let body = |out: &mut Answer| {
+        // SAFETY: the caller's promise.
+        let Some(subject) = (unsafe { Bytes { data: subject, len }.get() }) else {
+            return BAD_ARGUMENT;
+        };
+        with(|w| check::ban(w, subject, seconds, out))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard_answer(out, body) }
+}
+
+/// # Safety
+/// As [`sluice_check`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_unban(subject: *const u8, len: usize, out: *mut Answer) -> i32 {
+    let body = |out: &mut Answer| {
+        // SAFETY: the caller's promise.
+        let Some(subject) = (unsafe { Bytes { data: subject, len }.get() }) else {
+            return BAD_ARGUMENT;
+        };
+        with(|w| check::unban(w, subject, out))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard_answer(out, body) }
+}
+
+/// # Safety
+/// `out` is an answer of the caller's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_ban_resume(
+    index: u32,
+    generation: u32,
+    timed_out: i32,
+    out: *mut Answer,
+) -> i32 {
+    let ticket = TicketId { index, generation };
+    let body = |out: &mut Answer| with(|w| check::ban_resume(w, ticket, timed_out != 0, out));
+    // SAFETY: the caller's promise.
+    unsafe { guard_answer(out, body) }
+}

@@ -1,0 +1,250 @@
+//! A request whose values Lua has read, for an nginx whose functions the
+//! library does not know: slower, with the same answers. What the decision sets
+//! is collected, and Lua carries it out.
+use super::abi::{BAD_ARGUMENT, Bytes, NOT_STARTED, OK, RawOptions, guard, guard_answer, write};
+use super::access::options;
+use super::nginx::add_cleanup;
+use crate::domain::key::KeyPart;
+use crate::engine::answer::Answer;
+use crate::engine::exchange::{Exchange, Out, Var};
+use crate::engine::ticket::TicketId;
+use crate::engine::worker::Worker;
+use crate::engine::{decide, worker};
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Wanted of every request, in this order; what rules and keys need comes behind.
+const ALWAYS: [&str; 8] = [
+    "v realip_remote_addr",
+    "v remote_addr",
+    "v uri",
+    "v request_uri",
+    "v request_method",
+    "v host",
+    "v connection",
+    "v connection_requests",
+];
+const CONNECTION: usize = 6;
+const CONNECTION_REQUESTS: usize = 7;
+
+thread_local! {
+    /// What is wanted, as it was last told to Lua.
+    static WANTED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// What the last decision sets: kind, name, NUL, value.
+    static EFFECTS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn wanted(w: &Worker) -> Vec<String> {
+    let mut out: Vec<String> = ALWAYS.iter().map(|s| (*s).to_owned()).collect();
+    let mut add = |name: String| {
+        if !out.contains(&name) {
+            out.push(name);
+        }
+    };
+    let client = &w.setup.config.client;
+    if w.trust.any() {
+        add(format!("h {}", client.header));
+    }
+    let rules = &w.force.rules;
+    for name in &rules.needs.headers {
+        add(format!("h {name}"));
+    }
+    for part in rules.rules.iter().flat_map(|r| &r.key) {
+        match part {
+            KeyPart::Cookie(_) => add("h cookie".into()),
+            KeyPart::Header(name) => add(format!("h {name}")),
+            KeyPart::Arg(name) => add(format!("v arg_{name}")),
+            KeyPart::Ua => add("h user-agent".into()),
+            _ => {}
+        }
+    }
+    out
+}
+
+/// Changes whenever the list of wanted values may have.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_wanted_version() -> u32 {
+    guard(|| {
+        worker::with(|w| {
+            w.refresh();
+            WANTED.with(|l| *l.borrow_mut() = wanted(w));
+            // Any number that differs from the last will do.
+            (w.version() & 0x7fff_ffff) as i32
+        })
+        .unwrap_or(0)
+    })
+    .max(0) as u32
+}
+
+/// Writes the `index`-th wanted value: `v NAME` for a variable, `h NAME` for all
+/// lines of a header; its length, or -1 behind the last.
+///
+/// # Safety
+/// `buf` has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_wanted(index: u32, buf: *mut u8, size: usize) -> i32 {
+    guard(|| {
+        WANTED.with(|l| {
+            // SAFETY: the caller's promise.
+            l.borrow().get(index as usize).map_or(-1, |n| unsafe { write(n.as_bytes(), buf, size) })
+        })
+    })
+    .max(-1)
+}
+
+struct Values<'r> {
+    r: *mut c_void,
+    subrequest: bool,
+    values: &'r [Bytes],
+    effects: Vec<Vec<u8>>,
+}
+
+impl<'r> Values<'r> {
+    fn at(&self, index: usize) -> Option<&'r [u8]> {
+        // SAFETY: Lua holds every string that it passed until the call returns; 'r is the call.
+        self.values.get(index).and_then(|v| unsafe { v.get() })
+    }
+
+    fn named(&self, name: &str) -> Option<&'r [u8]> {
+        WANTED.with(|l| self.at(l.borrow().iter().position(|n| n == name)?))
+    }
+
+    fn effect(&mut self, kind: u8, name: &str, value: &[u8]) {
+        let mut e = vec![kind];
+        e.extend_from_slice(name.as_bytes());
+        e.push(0);
+        e.extend_from_slice(value);
+        self.effects.push(e);
+    }
+}
+
+impl<'r> Exchange<'r> for Values<'r> {
+    fn id(&self) -> usize {
+        self.r as usize
+    }
+
+    fn serial(&mut self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.at(CONNECTION).hash(&mut hasher);
+        self.at(CONNECTION_REQUESTS).hash(&mut hasher);
+        hasher.finish() | 1
+    }
+
+    fn is_subrequest(&mut self) -> bool {
+        self.subrequest
+    }
+
+    fn var(&mut self, var: Var<'_>) -> Option<&'r [u8]> {
+        match var {
+            Var::Peer => self.at(0).or_else(|| self.at(1)),
+            Var::Remote => self.at(1),
+            Var::Uri => self.at(2),
+            Var::RequestUri => self.at(3),
+            Var::Method => self.at(4),
+            Var::Host => self.at(5),
+            Var::Arg(name) => self.named(&format!("v arg_{name}")),
+        }
+    }
+
+    fn header(&mut self, name: &str, out: &mut Vec<u8>) -> bool {
+        let Some(value) = self.named(&format!("h {name}")) else {
+            return false;
+        };
+        out.extend_from_slice(value);
+        true
+    }
+
+    fn set_var(&mut self, var: Out, value: &[u8]) {
+        self.effect(b'v', var.name(), value);
+    }
+
+    fn set_header(&mut self, name: &'static str, value: &[u8]) {
+        self.effect(b'h', name, value);
+    }
+
+    fn set_request_header(&mut self, name: &'static str, value: Option<&[u8]>) {
+        match value {
+            Some(v) => self.effect(b'q', name, v),
+            None => self.effect(b'c', name, b""),
+        }
+    }
+
+    fn at_end(&mut self, ticket: u64) -> bool {
+        // SAFETY: `r` is the living request that this call is for (`sluice_access_given`).
+        unsafe { add_cleanup(self.r, ticket) }
+    }
+}
+
+/// Runs a decision over values and leaves what it sets for `sluice_effect`.
+fn collect(mut x: Values<'_>, f: impl FnOnce(&mut Worker, &mut Values<'_>)) -> i32 {
+    let status = worker::with(|w| f(w, &mut x)).map_or(NOT_STARTED, |()| OK);
+    EFFECTS.with(|e| *e.borrow_mut() = x.effects);
+    status
+}
+
+/// Decides the request `r` by values that Lua has read, in the order of
+/// `sluice_wanted`.
+///
+/// # Safety
+/// As `sluice_access`; `values` points to `count` of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_access_given(
+    r: *mut c_void,
+    values: *const Bytes,
+    count: u32,
+    subrequest: i32,
+    raw: *const RawOptions,
+    out: *mut Answer,
+) -> i32 {
+    let body = |out: &mut Answer| {
+        if r.is_null() || values.is_null() {
+            return BAD_ARGUMENT;
+        }
+        // SAFETY: the caller's promise.
+        let (values, options) =
+            unsafe { (std::slice::from_raw_parts(values, count as usize), options(raw)) };
+        let x = Values { r, subrequest: subrequest != 0, values, effects: Vec::new() };
+        collect(x, |w, x| decide::access(w, x, &options, out))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard_answer(out, body) }
+}
+
+/// Goes on with a request that waited.
+///
+/// # Safety
+/// As `sluice_resume`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_resume_given(
+    r: *mut c_void,
+    index: u32,
+    generation: u32,
+    timed_out: i32,
+    out: *mut Answer,
+) -> i32 {
+    let ticket = TicketId { index, generation };
+    let body = |out: &mut Answer| {
+        let x = Values { r, subrequest: false, values: &[], effects: Vec::new() };
+        collect(x, |w, x| decide::resume(w, x, ticket, timed_out != 0, out))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { guard_answer(out, body) }
+}
+
+/// Writes the `index`-th thing that the last decision sets: `v` (variable), `h`
+/// (response header), `q` (request header) or `c` (request header to remove),
+/// then name, NUL, value; its length, or -1 behind the last.
+///
+/// # Safety
+/// `buf` has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_effect(index: u32, buf: *mut u8, size: usize) -> i32 {
+    guard(|| {
+        EFFECTS.with(|e| {
+            // SAFETY: the caller's promise.
+            e.borrow().get(index as usize).map_or(-1, |v| unsafe { write(v, buf, size) })
+        })
+    })
+    .max(-1)
+}
