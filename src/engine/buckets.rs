@@ -12,8 +12,9 @@ use crate::domain::answer::Said;
 use crate::domain::client::{Address, group};
 use crate::domain::config::{self, MissingKey};
 use crate::domain::key::{KeyBuf, KeyPart, is_blank, redis_key};
+use crate::domain::units::Nanos;
 use crate::redis::{BucketAsk, Reply};
-use crate::shm::{KeyHash, Nanos, Outcome, Region, RuleId};
+use crate::shm::{KeyHash, Outcome, Region, RuleId};
 
 /// One rule that applies to the request, and what became of it.
 #[derive(Clone, Debug)]
@@ -32,6 +33,15 @@ pub struct Item {
     spent: Option<RuleId>,
 }
 
+/// What stands in an item until its bucket has been asked.
+const NOT_ASKED: Outcome = Outcome {
+    admitted: false,
+    remaining: 0,
+    wait_ns: 0,
+    capacity: 0,
+    emission_ns: 0,
+};
+
 /// Where an item's bucket is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -44,7 +54,16 @@ pub enum Place {
 
 impl Item {
     pub fn new(rule: usize, place: Place, hash: KeyHash, cost: u32, shadow: bool) -> Item {
-        Item { rule, place, hash, cost, shadow, said: None, outcome: Outcome::default(), spent: None }
+        Item {
+            rule,
+            place,
+            hash,
+            cost,
+            shadow,
+            said: None,
+            outcome: NOT_ASKED,
+            spent: None,
+        }
     }
 
     /// Refuses the request, as far as is known.
@@ -58,9 +77,14 @@ impl Item {
 
     fn note(&mut self, outcome: Outcome) {
         self.said = Some(if outcome.admitted {
-            Said::Admitted { remaining: outcome.remaining, capacity: outcome.capacity }
+            Said::Admitted {
+                remaining: outcome.remaining,
+                capacity: outcome.capacity,
+            }
         } else {
-            Said::Refused { wait_ns: outcome.wait_ns }
+            Said::Refused {
+                wait_ns: outcome.wait_ns,
+            }
         });
         self.outcome = outcome;
     }
@@ -95,7 +119,9 @@ pub fn gather<'r, X: Exchange<'r>>(
         }
         None => {
             for (i, rule) in rules.rules.iter().enumerate() {
-                let Some(pattern) = rule.matcher.hit(facts) else { continue };
+                let Some(pattern) = rule.matcher.hit(facts) else {
+                    continue;
+                };
                 if rule.unless.as_ref().is_some_and(|u| u.hit(facts).is_some()) {
                     continue;
                 }
@@ -131,8 +157,13 @@ fn add<'r, X: Exchange<'r>>(
                 MissingKey::Ip => push_address(keys),
                 MissingKey::Skip => return,
                 MissingKey::Deny => {
-                    let mut item =
-                        Item::new(index, Place::Nowhere, KeyHash::default(), 0, rule.shadow);
+                    let mut item = Item::new(
+                        index,
+                        Place::Nowhere,
+                        keys.region.hash(rule.id, b""),
+                        0,
+                        rule.shadow,
+                    );
                     item.said = Some(Said::Denied);
                     items.push(item);
                     return;
@@ -148,7 +179,9 @@ fn add<'r, X: Exchange<'r>>(
 fn push_address(keys: &mut Keys<'_>) {
     let client = &keys.config.client;
     match keys.who {
-        Address::Ip(ip) => keys.key.push_ip(group(ip, client.ipv4_prefix, client.ipv6_prefix)),
+        Address::Ip(ip) => keys
+            .key
+            .push_ip(group(ip, client.ipv4_prefix, client.ipv6_prefix)),
         Address::None => keys.key.push_address(Address::None),
     }
 }
@@ -184,7 +217,12 @@ pub fn shares(region: &Region, rules: &RuleSet, items: &mut [Item], now: Nanos) 
         let cluster = rules.rules[i.rule].cluster.as_ref()?;
         i.in_store().then_some(cluster.share)
     };
-    let largest = |i: &Item| rules.rules[i.rule].cluster.as_ref().map(|c| c.share_capacity);
+    let largest = |i: &Item| {
+        rules.rules[i.rule]
+            .cluster
+            .as_ref()
+            .map(|c| c.share_capacity)
+    };
     for i in items.iter_mut().filter(|i| i.in_store()) {
         i.cost = i.cost.min(largest(i).unwrap_or(u32::MAX));
     }
@@ -244,7 +282,9 @@ pub fn undo(region: &Region, items: &mut [Item], now: Nanos) {
 /// The question for Redis.
 pub fn asks(rules: &RuleSet, items: &[Item]) -> Vec<BucketAsk> {
     let ask = |i: &Item| {
-        let Place::Store(key) = &i.place else { return None };
+        let Place::Store(key) = &i.place else {
+            return None;
+        };
         let rule = &rules.rules[i.rule];
         let cluster = rule.cluster.as_ref()?;
         Some(BucketAsk {
@@ -260,7 +300,13 @@ pub fn asks(rules: &RuleSet, items: &[Item]) -> Vec<BucketAsk> {
 }
 
 /// Files Redis's answer, which is in the order of `asks`. True: admitted.
-pub fn hear(region: &Region, rules: &RuleSet, items: &mut [Item], reply: &Reply, now: Nanos) -> bool {
+pub fn hear(
+    region: &Region,
+    rules: &RuleSet,
+    items: &mut [Item],
+    reply: &Reply,
+    now: Nanos,
+) -> bool {
     let asked = items.iter_mut().filter(|i| i.in_store());
     for (i, says) in asked.zip(&reply.buckets) {
         let rule = &rules.rules[i.rule];
@@ -271,7 +317,6 @@ pub fn hear(region: &Region, rules: &RuleSet, items: &mut [Item], reply: &Reply,
             wait_ns: says.wait_us.saturating_mul(1000),
             capacity: rule.capacity,
             emission_ns: (emission_us * 1000.0).round() as u64,
-            ..Outcome::default()
         });
     }
     if !reply.admitted {

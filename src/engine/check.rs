@@ -10,12 +10,15 @@ use crate::domain::answer::Said;
 use crate::domain::client::Address;
 use crate::domain::config::Mode;
 use crate::domain::entry::{self, Subject};
+use crate::domain::key::KeyPart;
 use crate::redis::StoreError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The longest key, bytes.
 const KEY_BYTES: usize = 8192;
+/// The kind of a caller's key. No argument has an empty name, so it is nobody else's.
+const GIVEN: KeyPart = KeyPart::Arg(String::new());
 /// The longest ban that is not for ever: 10 years, s.
 const BAN_S: f64 = 10.0 * 365.25 * 86_400.0;
 /// A ban's write may take longer than a decision: nobody's page waits for it.
@@ -26,8 +29,15 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
     out.proceed();
     w.refresh();
     let rules = Arc::clone(&w.force.rules);
-    let Some(index) = std::str::from_utf8(name).ok().and_then(|n| rules.by_name(n)) else {
-        let off = if rules.mode == Mode::Off { " (mode is off)" } else { "" };
+    let Some(index) = std::str::from_utf8(name)
+        .ok()
+        .and_then(|n| rules.by_name(n))
+    else {
+        let off = if rules.mode == Mode::Off {
+            " (mode is off)"
+        } else {
+            ""
+        };
         return out.fault(&format!(
             "sluice: check(): \"{}\" is no rule in force{off}",
             name.escape_ascii()
@@ -50,7 +60,7 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
         ));
     };
     w.scratch.key.clear();
-    w.scratch.key.push_given(key);
+    w.scratch.key.push(&GIVEN, key);
     let keys = Keys {
         region: w.region,
         config: &w.setup.config,
@@ -72,7 +82,11 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
                 began,
             };
             let ticket = wait(w, pending, timeout, out);
-            let job = Job::Decide { ticket, asks, deadline: began + timeout };
+            let job = Job::Decide {
+                ticket,
+                asks,
+                deadline: began + timeout,
+            };
             if let Err(e) = w.shared.submit(job) {
                 w.tickets.close(ticket);
                 out.fault(&format!("sluice: check(): {e}"));
@@ -83,7 +97,11 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
         return tell(w, &rules, &items, ruling, out);
     }
     let admitted = buckets::local(w.region, &rules, &mut items, w.region.now());
-    let ruling = if admitted { Ruling::Admitted } else { Ruling::Limited };
+    let ruling = if admitted {
+        Ruling::Admitted
+    } else {
+        Ruling::Limited
+    };
     tell(w, &rules, &items, ruling, out);
 }
 
@@ -146,7 +164,9 @@ fn subject(text: &[u8], out: &mut Answer) -> Option<Subject> {
 /// `seconds` -1: for ever.
 pub fn ban(w: &mut Worker, text: &[u8], seconds: f64, out: &mut Answer) {
     out.proceed();
-    let Some(subject) = subject(text, out) else { return };
+    let Some(subject) = subject(text, out) else {
+        return;
+    };
     let forever = seconds == -1.0;
     if !forever && !(seconds > 0.0 && seconds <= BAN_S) {
         return out.fault(&format!(
@@ -155,20 +175,31 @@ pub fn ban(w: &mut Worker, text: &[u8], seconds: f64, out: &mut Answer) {
         ));
     }
     if w.setup.config.store.url.is_none() {
-        let until = if forever { u64::MAX } else { unix_now() + seconds.ceil() as u64 };
+        let until = if forever {
+            u64::MAX
+        } else {
+            unix_now() + seconds.ceil() as u64
+        };
         if let Err(e) = w.region.ban(&subject, until) {
             out.fault(&format!("sluice: ban(): {e}"));
         }
         return;
     }
-    let until_unix = if forever { f64::INFINITY } else { (unix_now() as f64 + seconds).ceil() };
+    let until_unix = (!forever).then(|| (unix_now() as f64 + seconds).ceil());
     let member = subject.to_string();
-    write(w, out, |ticket, deadline| Job::Ban { ticket, member, until_unix, deadline });
+    write(w, out, |ticket, deadline| Job::Ban {
+        ticket,
+        member,
+        until_unix,
+        deadline,
+    });
 }
 
 pub fn unban(w: &mut Worker, text: &[u8], out: &mut Answer) {
     out.proceed();
-    let Some(subject) = subject(text, out) else { return };
+    let Some(subject) = subject(text, out) else {
+        return;
+    };
     if w.setup.config.store.url.is_none() {
         if let Err(e) = w.region.unban(&subject) {
             out.fault(&format!("sluice: unban(): {e}"));
@@ -176,7 +207,11 @@ pub fn unban(w: &mut Worker, text: &[u8], out: &mut Answer) {
         return;
     }
     let member = subject.to_string();
-    write(w, out, |ticket, deadline| Job::Unban { ticket, member, deadline });
+    write(w, out, |ticket, deadline| Job::Unban {
+        ticket,
+        member,
+        deadline,
+    });
 }
 
 fn write(w: &mut Worker, out: &mut Answer, job: impl FnOnce(TicketId, Instant) -> Job) {
@@ -204,7 +239,10 @@ pub fn ban_resume(w: &mut Worker, ticket: TicketId, timed_out: bool, out: &mut A
     };
     if p.done.is_none() && !timed_out {
         let over = p.began + WRITE_TIMEOUT;
-        out.wait(ticket, over.saturating_duration_since(Instant::now()).as_secs_f64());
+        out.wait(
+            ticket,
+            over.saturating_duration_since(Instant::now()).as_secs_f64(),
+        );
         return;
     }
     let done: Option<Done> = w.tickets.take_pending(ticket).and_then(|p| p.done);

@@ -27,13 +27,19 @@ pub struct Current {
 impl InForce {
     /// All lists that have entries.
     pub fn lists(&self) -> impl Iterator<Item = &Lists> {
-        self.file_lists.iter().chain(self.store_lists.iter().flatten()).map(|l| &**l)
+        self.file_lists
+            .iter()
+            .chain(self.store_lists.iter().flatten())
+            .map(|l| &**l)
     }
 }
 
 impl Current {
     pub fn new(state: InForce) -> Current {
-        Current { version: AtomicU64::new(1), state: Mutex::new(state) }
+        Current {
+            version: AtomicU64::new(1),
+            state: Mutex::new(state),
+        }
     }
 
     /// Changes with every `change`.

@@ -21,8 +21,8 @@ use crate::domain::answer::{
 };
 use crate::domain::config::{Mode, OnError};
 use crate::domain::priority;
-use crate::redis::{Reply, StoreError};
-use crate::shm::{RuleVerdict, StoreResult, Verdict};
+use crate::redis::StoreError;
+use crate::shm::{RuleId, RuleVerdict, StoreResult, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -89,8 +89,12 @@ pub fn access<'r, X: Exchange<'r>>(
     items.clear();
     {
         let mut facts = Facts::new(x, &mut w.scratch.facts);
-        let mut keys =
-            Keys { region: w.region, config: &w.setup.config, who, key: &mut w.scratch.key };
+        let mut keys = Keys {
+            region: w.region,
+            config: &w.setup.config,
+            who,
+            key: &mut w.scratch.key,
+        };
         buckets::gather(&rules, &mut facts, &asked, &mut keys, &mut items);
     }
     let ruling = if !buckets::local(w.region, &rules, &mut items, w.region.now()) {
@@ -109,7 +113,17 @@ pub fn access<'r, X: Exchange<'r>>(
         Ruling::Limited | Ruling::FailedShut => 0,
         _ => level(w, x, &asked),
     };
-    finish(w, x, ticket, &rules, &items, ruling, level, Duration::ZERO, out);
+    finish(
+        w,
+        x,
+        ticket,
+        &rules,
+        &items,
+        ruling,
+        level,
+        Duration::ZERO,
+        out,
+    );
     w.scratch.items = items;
 }
 
@@ -149,11 +163,20 @@ fn level<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, asked: &Asked<'r>) -> u
         let mut facts = Facts::new(x, &mut w.scratch.facts);
         let first = rules.priority.iter().find(|p| {
             p.matcher.hit(&mut facts).is_some()
-                && p.unless.as_ref().is_none_or(|u| u.hit(&mut facts).is_none())
+                && p.unless
+                    .as_ref()
+                    .is_none_or(|u| u.hit(&mut facts).is_none())
         });
         named = first.map(|p| p.level);
     }
-    priority::level(named, asked.raise, 0, 0, asked.user.is_some(), &rules.levels)
+    priority::level(
+        named,
+        asked.raise,
+        0,
+        0,
+        asked.user.is_some(),
+        &rules.levels,
+    )
 }
 
 /// Hands the question over. `None`: the request waits; else the items come back undecided.
@@ -171,7 +194,11 @@ fn ask_store(
     let began = Instant::now();
     let timeout = w.setup.config.store.timeout;
     let asks = buckets::asks(rules, &items);
-    if let Err(e) = w.shared.submit(Job::Decide { ticket, asks, deadline: began + timeout }) {
+    if let Err(e) = w.shared.submit(Job::Decide {
+        ticket,
+        asks,
+        deadline: began + timeout,
+    }) {
         w.complain(&e);
         return Some(items);
     }
@@ -203,7 +230,17 @@ pub fn resume<'r, X: Exchange<'r>>(
     let ruling = store_ruling(w, &mut p);
     w.scratch.client.clear();
     w.scratch.client.extend_from_slice(&p.client);
-    finish(w, x, ticket, &p.rules, &p.items, ruling, p.level, p.began.elapsed(), out);
+    finish(
+        w,
+        x,
+        ticket,
+        &p.rules,
+        &p.items,
+        ruling,
+        p.level,
+        p.began.elapsed(),
+        out,
+    );
 }
 
 /// What a ticket waited for, once it is there or waited for no longer; else `out` says to wait on.
@@ -217,7 +254,10 @@ pub fn answered(
     let pending = w.tickets.get(ticket)?.pending.as_ref()?;
     if pending.done.is_none() && !timed_out {
         let over = pending.began + w.setup.config.store.timeout;
-        out.wait(ticket, over.saturating_duration_since(Instant::now()).as_secs_f64());
+        out.wait(
+            ticket,
+            over.saturating_duration_since(Instant::now()).as_secs_f64(),
+        );
         return None;
     }
     w.tickets.take_pending(ticket)
@@ -230,7 +270,11 @@ pub fn store_ruling(w: &mut Worker, p: &mut Pending) -> Ruling {
     match p.done.take().map(|d| (d.took, d.result)) {
         Some((took, Ok(reply))) => {
             let damaged = reply.buckets.iter().any(|b| b.damaged);
-            line.store(if damaged { StoreResult::Error } else { StoreResult::Ok });
+            line.store(if damaged {
+                StoreResult::Error
+            } else {
+                StoreResult::Ok
+            });
             line.store_latency(took.as_nanos() as u64);
             if buckets::hear(w.region, &p.rules, &mut p.items, &reply, now) {
                 Ruling::Admitted
@@ -279,7 +323,11 @@ fn on_error(w: &mut Worker, rules: &RuleSet, items: &mut [Item]) -> Ruling {
 fn considered<'a>(rules: &'a RuleSet, items: &'a [Item]) -> impl Iterator<Item = Considered<'a>> {
     items.iter().filter_map(|i| {
         let said = i.said?;
-        Some(Considered { name: &rules.rules[i.rule].name, shadow: i.shadow, said })
+        Some(Considered {
+            name: &rules.rules[i.rule].name,
+            shadow: i.shadow,
+            said,
+        })
     })
 }
 
@@ -332,10 +380,20 @@ fn finish<'r, X: Exchange<'r>>(
                 Some(Said::Refused { wait_ns }) => Some(retry_after_s(wait_ns)),
                 _ => None,
             };
-            close(w, x, ticket, Verdict::Limited, rule.name.as_bytes(), None, waited);
-            let refusal = Refusal::Limited { retry_after_s: wait };
+            close(
+                w,
+                x,
+                ticket,
+                Verdict::Limited,
+                rule.name.as_bytes(),
+                None,
+                waited,
+            );
+            let refusal = Refusal::Limited {
+                retry_after_s: wait,
+            };
             answer::refuse(x, response, refusal, rule.status, out, &mut w.scratch.text);
-            if let Some(n) = w.region.refusal_log(Some(rule.id), w.region.now()) {
+            if let Some(n) = w.region.refusal_log(rule.id, w.region.now()) {
                 let client = w.scratch.client.escape_ascii();
                 out.say(&format!(
                     "sluice: rule \"{}\" refused {n} request(s) since the last such line; client \
@@ -393,12 +451,22 @@ fn blocked_in_shadow(w: &mut Worker, out: &mut Answer) {
 }
 
 fn say_blocked(w: &mut Worker, would: &str, out: &mut Answer) {
-    if let Some(n) = w.region.refusal_log(None, w.region.now()) {
+    if let Some(n) = w.region.refusal_log(RuleId::BLOCKED, w.region.now()) {
         let client = w.scratch.client.escape_ascii();
         out.say(&format!(
             "sluice: the lists {would}blocked {n} request(s) since the last such line; client \
              {client}, for example"
         ));
+    }
+}
+
+/// As `$sluice_verdict` shows it.
+fn name(verdict: Verdict) -> &'static [u8] {
+    match verdict {
+        Verdict::Pass => b"pass",
+        Verdict::Limited => b"limited",
+        Verdict::Blocked => b"blocked",
+        Verdict::Error => b"error",
     }
 }
 
@@ -413,7 +481,7 @@ fn close<'r, X: Exchange<'r>>(
     waited: Duration,
 ) {
     w.region.my().verdict(verdict);
-    x.set_var(Out::Verdict, verdict.name().as_bytes());
+    x.set_var(Out::Verdict, name(verdict));
     // The include's default is `-`.
     if rule != b"-" {
         x.set_var(Out::Rule, rule);
@@ -429,6 +497,9 @@ fn close<'r, X: Exchange<'r>>(
         x.set_var(Out::WaitMs, &w.scratch.text);
     }
     if let Some(t) = w.tickets.get(ticket) {
-        t.record = Record { verdict: Some(verdict), level: level.unwrap_or(0) };
+        t.record = Record {
+            verdict: Some(verdict),
+            level: level.unwrap_or(0),
+        };
     }
 }

@@ -4,6 +4,8 @@
 //! and one over values that the Lua side has read, for an nginx whose
 //! functions the library does not know.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 /// What is read from the request by name, as nginx spells its variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Var<'a> {
@@ -41,6 +43,21 @@ impl Out {
             Out::WaitMs => "sluice_wait_ms",
         }
     }
+}
+
+/// Set once a variable could not be assigned: the include is missing, and no
+/// request needs to find that out again.
+static NO_VARIABLES: AtomicBool = AtomicBool::new(false);
+
+/// Is the `sluice.conf` include missing, as far as requests have shown?
+pub fn variables_missing() -> bool {
+    // Relaxed: a flag on its own, nothing is published through it.
+    NO_VARIABLES.load(Ordering::Relaxed)
+}
+
+/// A variable could not be assigned.
+pub fn note_missing_variables() {
+    NO_VARIABLES.store(true, Ordering::Relaxed);
 }
 
 /// One request, as long as one call lasts: `'r` is that call.

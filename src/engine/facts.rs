@@ -33,28 +33,41 @@ pub struct Facts<'x, 'r, X: Exchange<'r>> {
 impl<'x, 'r, X: Exchange<'r>> Facts<'x, 'r, X> {
     pub fn new(x: &'x mut X, buffers: &'x mut Buffers) -> Self {
         buffers.header_count = 0;
-        Facts { x, buffers, uri: None, host: None, method: None, line: Line::Unread }
+        Facts {
+            x,
+            buffers,
+            uri: None,
+            host: None,
+            method: None,
+            line: Line::Unread,
+        }
     }
 
     pub fn uri(&mut self) -> &'r [u8] {
         let x = &mut *self.x;
-        self.uri.get_or_insert_with(|| x.var(Var::Uri).unwrap_or_default())
+        self.uri
+            .get_or_insert_with(|| x.var(Var::Uri).unwrap_or_default())
     }
 
     pub fn host(&mut self) -> &'r [u8] {
         let x = &mut *self.x;
-        self.host.get_or_insert_with(|| x.var(Var::Host).unwrap_or_default())
+        self.host
+            .get_or_insert_with(|| x.var(Var::Host).unwrap_or_default())
     }
 
     pub fn method(&mut self) -> &'r [u8] {
         let x = &mut *self.x;
-        self.method.get_or_insert_with(|| x.var(Var::Method).unwrap_or_default())
+        self.method
+            .get_or_insert_with(|| x.var(Var::Method).unwrap_or_default())
     }
 
     /// All lines of a header, joined.
     pub fn header(&mut self, name: &str) -> Option<&[u8]> {
         let b = &mut *self.buffers;
-        if let Some(i) = b.headers[..b.header_count].iter().position(|(n, _)| n == name) {
+        if let Some(i) = b.headers[..b.header_count]
+            .iter()
+            .position(|(n, _)| n == name)
+        {
             return b.headers[i].1.as_deref();
         }
         if b.headers.len() == b.header_count {
@@ -103,7 +116,8 @@ impl<'r, X: Exchange<'r>> matcher::Facts for Facts<'_, 'r, X> {
         if self.line == Line::Unread {
             let uri = self.uri();
             let target = self.x.var(Var::RequestUri).unwrap_or_default();
-            let same = target.starts_with(uri) && matches!(target.get(uri.len()), None | Some(b'?'));
+            let same =
+                target.starts_with(uri) && matches!(target.get(uri.len()), None | Some(b'?'));
             // Equal text is no proof where the text itself would be normalised, but then `$uri`
             // could not have come out of it; and where it was rewritten to that, it matches anyway.
             self.line = if same || !normalise_path(target, &mut self.buffers.line) {

@@ -45,7 +45,9 @@ impl FileList {
     fn paths(&self) -> Result<Vec<PathBuf>, String> {
         let mut out = Vec::new();
         for s in &self.sources {
-            let ListSource::File(pattern) = s else { continue };
+            let ListSource::File(pattern) = s else {
+                continue;
+            };
             if !pattern.contains(['*', '?', '[']) {
                 out.push(PathBuf::from(pattern));
                 continue;
@@ -59,7 +61,9 @@ impl FileList {
     }
 
     pub fn has_files(&self) -> bool {
-        self.sources.iter().any(|s| matches!(s, ListSource::File(_)))
+        self.sources
+            .iter()
+            .any(|s| matches!(s, ListSource::File(_)))
     }
 
     /// Reads what changed. `say` gets a sentence for each thing an operator should know.
@@ -92,10 +96,17 @@ impl FileList {
         let bytes = match fs::read(path) {
             Ok(b) => b,
             Err(e) => {
-                say(format!("list {shown}: {e}; its last content stays in force"));
+                say(format!(
+                    "list {shown}: {e}; its last content stays in force"
+                ));
                 // Said once for this state of the file, tried again when it changes.
                 let f = self.files.entry(path.into());
-                f.or_insert(File { stamp: None, subjects: Vec::new(), rejected: 0 }).stamp = now;
+                f.or_insert(File {
+                    stamp: None,
+                    subjects: Vec::new(),
+                    rejected: 0,
+                })
+                .stamp = now;
                 return false;
             }
         };
@@ -103,7 +114,9 @@ impl FileList {
         let bad = parsed.rejected_count as u64;
         let good = parsed.subjects.len() as u64;
         for (line, why) in &parsed.rejected {
-            say(format!("list {shown}, line {line}: {why}; the line is skipped"));
+            say(format!(
+                "list {shown}, line {line}: {why}; the line is skipped"
+            ));
         }
         if bad > parsed.rejected.len() as u64 {
             say(format!("list {shown}: {bad} bad lines in all"));
@@ -115,15 +128,25 @@ impl FileList {
                 bad + good
             ));
             let f = self.files.entry(path.into());
-            let f = f.or_insert(File { stamp: None, subjects: Vec::new(), rejected: 0 });
+            let f = f.or_insert(File {
+                stamp: None,
+                subjects: Vec::new(),
+                rejected: 0,
+            });
             f.stamp = now;
             f.rejected = bad;
             return false;
         }
         for subject in parsed.subjects.iter().filter(|s| entry::is_everything(s)) {
-            say(format!("list {shown}: {subject} is every address of its family"));
+            say(format!(
+                "list {shown}: {subject} is every address of its family"
+            ));
         }
-        let file = File { stamp: now, subjects: parsed.subjects, rejected: bad };
+        let file = File {
+            stamp: now,
+            subjects: parsed.subjects,
+            rejected: bad,
+        };
         self.files.insert(path.into(), file);
         true
     }
@@ -170,9 +193,21 @@ impl Files {
             list.refresh(say);
             list
         };
-        let allow = load("lists.allowlist", &config.allowlist, previous.map(|p| &p.allow));
-        let block = load("lists.blocklist", &config.blocklist, previous.map(|p| &p.block));
-        if errors.is_empty() { Ok(Files { allow, block }) } else { Err(errors) }
+        let allow = load(
+            "lists.allowlist",
+            &config.allowlist,
+            previous.map(|p| &p.allow),
+        );
+        let block = load(
+            "lists.blocklist",
+            &config.blocklist,
+            previous.map(|p| &p.block),
+        );
+        if errors.is_empty() {
+            Ok(Files { allow, block })
+        } else {
+            Err(errors)
+        }
     }
 
     /// Reads what changed; true when anything did.

@@ -16,7 +16,9 @@ pub enum Listed {
 /// Unix time, s.
 pub fn unix_now() -> u64 {
     // Before 1970 every entry is still in force.
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
 }
 
 pub fn standing(w: &Worker, who: Address, user: Option<&[u8]>) -> Listed {
@@ -45,7 +47,11 @@ pub fn standing(w: &Worker, who: Address, user: Option<&[u8]>) -> Listed {
         || matches!(who, Address::Ip(ip) if banned_address(ip))
         || by_user == Standing::Blocked
         || user.is_some_and(|u| own_bans && w.region.banned_user(u, now));
-    if blocked { Listed::Blocked } else { Listed::Nowhere }
+    if blocked {
+        Listed::Blocked
+    } else {
+        Listed::Nowhere
+    }
 }
 
 /// All lists together: allow beats block wherever each stands.

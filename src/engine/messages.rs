@@ -45,7 +45,10 @@ impl Messages {
         let mut q = self.queue.lock();
         if q.1 > 0 {
             let lost = std::mem::take(&mut q.1);
-            return Some((Level::Warn, format!("sluice: {lost} earlier lines were dropped")));
+            return Some((
+                Level::Warn,
+                format!("sluice: {lost} earlier lines were dropped"),
+            ));
         }
         q.0.pop_front()
     }
@@ -62,7 +65,10 @@ mod tests {
             m.warn(i.to_string());
         }
         let first = m.pop().map(|l| l.1);
-        assert_eq!(first.as_deref(), Some("sluice: 3 earlier lines were dropped"));
+        assert_eq!(
+            first.as_deref(),
+            Some("sluice: 3 earlier lines were dropped")
+        );
         assert_eq!(m.pop().map(|l| l.1).as_deref(), Some("3"));
     }
 }

@@ -33,19 +33,47 @@ fn render(w: &mut Worker) -> String {
     let mut out = String::with_capacity(4096);
     counters(&mut out, &totals);
     let mut gauge = |name: &str, help: &str, value: u64| head(&mut out, name, "gauge", help, value);
-    gauge("sluice_store_up", "1 while the store is thought to answer, 0 while it is not asked", u64::from(up));
-    gauge("sluice_config_generation", "Number of the configuration in force", w.force.rules.generation);
+    gauge(
+        "sluice_store_up",
+        "1 while the store is thought to answer, 0 while it is not asked",
+        u64::from(up),
+    );
+    gauge(
+        "sluice_config_generation",
+        "Number of the configuration in force",
+        w.force.rules.generation,
+    );
     gauge(
         "sluice_config_errors",
         "Entries of the configuration that are refused",
         w.force.rules.errors.len() as u64,
     );
-    gauge("sluice_blocklist_entries", "Entries of all blocklists", blocked);
-    gauge("sluice_allowlist_entries", "Entries of all allowlists", allowed);
+    gauge(
+        "sluice_blocklist_entries",
+        "Entries of all blocklists",
+        blocked,
+    );
+    gauge(
+        "sluice_allowlist_entries",
+        "Entries of all allowlists",
+        allowed,
+    );
     gauge("sluice_bans_entries", "Bans", bans);
-    gauge("sluice_lists_rejected", "Entries of lists that are skipped because they are none", w.force.rejected);
-    gauge("sluice_bucket_slots_used", "Buckets that hold information, of this gateway's memory", used);
-    gauge("sluice_workers", "Workers of this gateway that live", living(w.region));
+    gauge(
+        "sluice_lists_rejected",
+        "Entries of lists that are skipped because they are none",
+        w.force.rejected,
+    );
+    gauge(
+        "sluice_bucket_slots_used",
+        "Buckets that hold information, of this gateway's memory",
+        used,
+    );
+    gauge(
+        "sluice_workers",
+        "Workers of this gateway that live",
+        living(w.region),
+    );
     out
 }
 
@@ -65,7 +93,12 @@ fn describe(out: &mut String, name: &str, kind: &str, help: &str) {
 }
 
 fn counters(out: &mut String, t: &Totals) {
-    describe(out, "sluice_requests_total", "counter", "Requests decided, by verdict");
+    describe(
+        out,
+        "sluice_requests_total",
+        "counter",
+        "Requests decided, by verdict",
+    );
     for (name, n) in VERDICTS.iter().zip(t.verdicts) {
         let _ = writeln!(out, "sluice_requests_total{{verdict=\"{name}\"}} {n}");
     }
@@ -76,7 +109,11 @@ fn counters(out: &mut String, t: &Totals) {
         "What each rule said of the requests that it was asked about",
     );
     for r in t.rules.iter().filter(|r| !r.name.contains('~')) {
-        for (verdict, n) in [("pass", r.pass), ("limited", r.limited), ("shadow", r.shadow)] {
+        for (verdict, n) in [
+            ("pass", r.pass),
+            ("limited", r.limited),
+            ("shadow", r.shadow),
+        ] {
             let rule = escape(&r.name);
             let _ = writeln!(
                 out,
@@ -84,7 +121,12 @@ fn counters(out: &mut String, t: &Totals) {
             );
         }
     }
-    describe(out, "sluice_store_requests_total", "counter", "Decisions asked of the store");
+    describe(
+        out,
+        "sluice_store_requests_total",
+        "counter",
+        "Decisions asked of the store",
+    );
     for (name, n) in RESULTS.iter().zip(t.store) {
         let _ = writeln!(out, "sluice_store_requests_total{{result=\"{name}\"}} {n}");
     }
@@ -98,7 +140,10 @@ fn counters(out: &mut String, t: &Totals) {
     for (bound_ns, n) in LATENCY_BOUNDS_NS.iter().zip(t.store_latency.buckets) {
         below += n;
         let le = *bound_ns as f64 / 1e9;
-        let _ = writeln!(out, "sluice_store_latency_seconds_bucket{{le=\"{le}\"}} {below}");
+        let _ = writeln!(
+            out,
+            "sluice_store_latency_seconds_bucket{{le=\"{le}\"}} {below}"
+        );
     }
     // Count and last bucket from the same sum: they must be equal while others count on.
     let all: u64 = t.store_latency.buckets.iter().sum();
@@ -127,7 +172,10 @@ fn counters(out: &mut String, t: &Totals) {
 
 /// A label's value: backslash, quote and line break escaped.
 fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 #[cfg(test)]

@@ -78,7 +78,9 @@ fn named(names: &[u8], w: &mut Worker) -> Option<Vec<usize>> {
         return Some(out);
     }
     for name in names.split(|b| *b == 0) {
-        let found = std::str::from_utf8(name).ok().and_then(|n| w.force.rules.by_name(n));
+        let found = std::str::from_utf8(name)
+            .ok()
+            .and_then(|n| w.force.rules.by_name(n));
         match found {
             Some(i) if out.contains(&i) => {}
             Some(i) => out.push(i),

@@ -12,7 +12,7 @@ use crate::domain::entry::{self, Subject};
 use crate::engine::files::Files;
 use crate::engine::rules::Live;
 use crate::engine::thread::Shared;
-use crate::redis::{Entries, ServerId, Sink, Which};
+use crate::redis::sync::{Entries, ServerId, Sink, Which};
 use crate::shm::lists::{self, Lists, ListsInput};
 use crate::shm::{Kind, Region};
 use serde::{Deserialize, Serialize};
@@ -70,10 +70,22 @@ pub const fn kind(which: Which) -> Kind {
     }
 }
 
+/// The list's name in Redis, behind the prefix.
+const fn name(which: Which) -> &'static str {
+    match which {
+        Which::Allow => "allowlist",
+        Which::Block => "blocklist",
+        Which::Bans => "bans",
+    }
+}
+
 impl Published {
     /// What is in force for this store, if anything was ever published for it.
     pub fn load(region: &Region, store: &Store) -> Published {
-        let nothing = || Published { store: store_name(store), ..Published::default() };
+        let nothing = || Published {
+            store: store_name(store),
+            ..Published::default()
+        };
         let generation = region.published(Kind::Config);
         if generation == 0 {
             return nothing();
@@ -89,15 +101,26 @@ impl Published {
 
     pub fn live(&self) -> Live {
         let fields = self.fields.iter().map(|(k, f)| {
-            (k.clone().into_bytes(), Field { raw: f.raw.clone(), good: f.good.clone() })
+            (
+                k.clone().into_bytes(),
+                Field {
+                    raw: f.raw.clone(),
+                    good: f.good.clone(),
+                },
+            )
         });
-        Live { fields: fields.collect(), now_us: self.now_us }
+        Live {
+            fields: fields.collect(),
+            now_us: self.now_us,
+        }
     }
 }
 
 /// Maps a published list.
 pub fn open(region: &Region, kind: Kind, list: ListRef) -> Result<Arc<Lists>, String> {
-    let mapped = region.open_published(kind, list.generation).map_err(|e| e.to_string())?;
+    let mapped = region
+        .open_published(kind, list.generation)
+        .map_err(|e| e.to_string())?;
     Lists::new(mapped).map(Arc::new).map_err(|e| e.to_string())
 }
 
@@ -113,7 +136,13 @@ pub struct Publisher {
 impl Publisher {
     pub fn new(region: &'static Region, config: Arc<Config>, shared: Arc<Shared>) -> Publisher {
         let current = Published::load(region, &config.store);
-        Publisher { region, config, shared, current, changed: false }
+        Publisher {
+            region,
+            config,
+            shared,
+            current,
+            changed: false,
+        }
     }
 
     /// What the state in force was read from.
@@ -129,7 +158,13 @@ impl Publisher {
         let rejected = files.allow.rejected() + files.block.rejected();
         match self.region.publish(Kind::Files, &setup::file_bytes(files)) {
             Ok(generation) => {
-                self.current.files = Some((setup_generation, ListRef { generation, rejected }));
+                self.current.files = Some((
+                    setup_generation,
+                    ListRef {
+                        generation,
+                        rejected,
+                    },
+                ));
                 self.changed = true;
                 self.publish();
             }
@@ -145,7 +180,11 @@ impl Publisher {
         }
         let published = serde_json::to_vec(&self.current)
             .map_err(|e| e.to_string())
-            .and_then(|b| self.region.publish(Kind::Config, &b).map_err(|e| e.to_string()));
+            .and_then(|b| {
+                self.region
+                    .publish(Kind::Config, &b)
+                    .map_err(|e| e.to_string())
+            });
         match published {
             Ok(_) => self.changed = false,
             Err(e) => self.shared.error(format!(
@@ -208,7 +247,7 @@ impl Sink for Publisher {
     }
 
     fn list(&mut self, which: Which, entries: Entries) {
-        let key = format!("{}:{which}", self.config.store.prefix);
+        let key = format!("{}:{}", self.config.store.prefix, name(which));
         let mut good: Vec<(Subject, u64)> = Vec::with_capacity(entries.len());
         let mut rejected = 0;
         let mut examples = Vec::new();
@@ -246,7 +285,10 @@ impl Sink for Publisher {
         }
         match self.region.publish(kind(which), &lists::build(&input)) {
             Ok(generation) => {
-                self.current.lists[which as usize] = Some(ListRef { generation, rejected });
+                self.current.lists[which as usize] = Some(ListRef {
+                    generation,
+                    rejected,
+                });
                 self.changed = true;
             }
             Err(e) => self.shared.error(format!(

@@ -76,8 +76,13 @@ pub struct Context<'a> {
 
 impl RuleSet {
     pub fn compile(live: &Live, cx: &Context<'_>) -> RuleSet {
-        let Effective { rules, priority, mode, mut errors, warnings } =
-            config::merge(cx.config, &live.fields);
+        let Effective {
+            rules,
+            priority,
+            mode,
+            mut errors,
+            warnings,
+        } = config::merge(cx.config, &live.fields);
         let mut needs = Needs::default();
         let mut out = Vec::with_capacity(rules.len());
         for rule in rules {
@@ -96,7 +101,11 @@ impl RuleSet {
                 needs.add(&u.needs());
             }
         }
-        let by_name = out.iter().enumerate().map(|(i, r)| (r.name.clone(), i)).collect();
+        let by_name = out
+            .iter()
+            .enumerate()
+            .map(|(i, r)| (r.name.clone(), i))
+            .collect();
         RuleSet {
             generation: cx.config_generation,
             mode,
@@ -125,12 +134,17 @@ fn compile_one(
     cx: &Context<'_>,
 ) -> Result<Compiled, FieldError> {
     let take = |name: &str, limit: Limit| {
-        cx.region.take_rule(name, limit, cx.setup_generation).map_err(|e| FieldError {
-            field: format!("rule:{}", rule.name),
-            problem: e.to_string(),
-        })
+        cx.region
+            .take_rule(name, limit, cx.setup_generation)
+            .map_err(|e| FieldError {
+                field: format!("rule:{}", rule.name),
+                problem: e.to_string(),
+            })
     };
-    let limit = Limit { emission_ns: rule.rate.emission_ns(), capacity: rule.capacity };
+    let limit = Limit {
+        emission_ns: rule.rate.emission_ns(),
+        capacity: rule.capacity,
+    };
     let id = take(&rule.name, limit)?;
     let in_redis =
         cx.config.store.backend == config::Backend::Redis && rule.scope == Scope::Cluster;
@@ -139,16 +153,25 @@ fn compile_one(
         let emission_us = rule.rate.emission_us();
         // "max(capacity/n, largest cost)": what one request may take must fit.
         let share_capacity = (rule.capacity / n).max(rule.cost).max(1);
-        let share_limit =
-            Limit { emission_ns: rule.rate.scaled(n).emission_ns(), capacity: share_capacity };
+        let share_limit = Limit {
+            emission_ns: rule.rate.scaled(n).emission_ns(),
+            capacity: share_capacity,
+        };
         // '~' cannot stand in a rule's own name.
         let share = take(&format!("{}~share", rule.name), share_limit)?;
-        let before = cx.previous.and_then(|p| Some(&p.rules[p.by_name(&rule.name)?]));
+        let before = cx
+            .previous
+            .and_then(|p| Some(&p.rules[p.by_name(&rule.name)?]));
         let since_us = before
             .and_then(|b| b.cluster.as_ref())
             .filter(|c| c.emission_us == emission_us)
             .map_or(now_us, |c| c.since_us);
-        Some(Cluster { emission_us, since_us, share, share_capacity })
+        Some(Cluster {
+            emission_us,
+            since_us,
+            share,
+            share_capacity,
+        })
     } else {
         None
     };

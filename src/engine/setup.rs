@@ -38,8 +38,10 @@ pub enum Source {
 }
 
 fn sentence(source: &str, errors: &[FieldError]) -> String {
-    let lines: Vec<String> =
-        errors.iter().map(|e| format!("sluice: {source}: {}: {}", e.field, e.problem)).collect();
+    let lines: Vec<String> = errors
+        .iter()
+        .map(|e| format!("sluice: {source}: {}: {}", e.field, e.problem))
+        .collect();
     lines.join("\n")
 }
 
@@ -62,9 +64,11 @@ pub fn setup(source: Source) -> Result<Vec<String>, String> {
 
     let mut slot = SETUP.lock();
     let mut list_warnings = Vec::new();
-    let files = Files::load(&config.lists, slot.as_ref().map(|s| &s.files), &mut |line| {
-        list_warnings.push(line)
-    })
+    let files = Files::load(
+        &config.lists,
+        slot.as_ref().map(|s| &s.files),
+        &mut |line| list_warnings.push(line),
+    )
     .map_err(|e| sentence(&name, &e))?;
     said.extend(list_warnings.iter().map(|l| format!("sluice: {name}: {l}")));
 
@@ -112,7 +116,9 @@ fn build(files: &Files) -> Result<Option<Lists>, String> {
     if files.is_empty() {
         return Ok(None);
     }
-    Lists::new(Mapped::from_bytes(&file_bytes(files))).map(Some).map_err(|e| e.to_string())
+    Lists::new(Mapped::from_bytes(&file_bytes(files)))
+        .map(Some)
+        .map_err(|e| e.to_string())
 }
 
 /// The same as bytes, for the other workers.

@@ -5,7 +5,9 @@ use crate::domain::config::{Backend, FieldError};
 use serde_json::{Value, json};
 
 fn texts(list: &[FieldError]) -> Vec<Value> {
-    list.iter().map(|e| json!({ "field": e.field, "error": e.problem })).collect()
+    list.iter()
+        .map(|e| json!({ "field": e.field, "error": e.problem }))
+        .collect()
 }
 
 /// The JSON text; an error where this process is not set up.
@@ -17,13 +19,13 @@ pub fn json() -> Result<String, String> {
 
 fn status(w: &mut worker::Worker) -> Value {
     w.refresh();
+    let healthy = w.setup.config.store.url.is_none() || w.store_up();
     let region = w.region;
     let rules = &w.force.rules;
     let config = &w.setup.config;
     let (capacity, used) = region.bucket_slots();
-    let lists = || w.force.file_lists.iter().chain(&w.force.store_lists);
-    let mut counts = lists().map(|l| l.counts()).fold((0, 0, 0, 0), |a, c| {
-        (a.0 + c.allow, a.1 + c.block, a.2 + c.bans, a.3 + c.rejected)
+    let mut counts = w.force.lists().map(|l| l.counts()).fold((0, 0, 0), |a, c| {
+        (a.0 + c.allow, a.1 + c.block, a.2 + c.bans)
     });
     if config.store.url.is_none() {
         counts.2 += region.bans_count();
@@ -37,7 +39,12 @@ fn status(w: &mut worker::Worker) -> Value {
         .collect();
     warnings.dedup();
     warnings.extend(w.setup.list_warnings.iter().cloned());
-    warnings.extend(published.iter().flat_map(|p| p.troubles.clone()));
+    warnings.extend(
+        published
+            .troubles
+            .iter()
+            .map(|(key, what)| format!("{key}: {what}")),
+    );
     if crate::engine::exchange::variables_missing() {
         warnings.push(
             "the include sluice.conf is missing at http level: requests are decided, but \
@@ -59,7 +66,6 @@ fn status(w: &mut worker::Worker) -> Value {
             })
         })
         .collect();
-    let healthy = config.store.url.is_none() || w.store_up();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "mode": format!("{:?}", rules.mode).to_lowercase(),
@@ -79,7 +85,7 @@ fn status(w: &mut worker::Worker) -> Value {
             "size": region.size_bytes(),
             "buckets": { "capacity": capacity, "used": used },
         },
-        "blocklist": { "entries": counts.1, "rejected": counts.3 },
+        "blocklist": { "entries": counts.1, "rejected": w.force.rejected },
         "allowlist": { "entries": counts.0 },
         "bans": { "entries": counts.2 },
         "warnings": warnings,

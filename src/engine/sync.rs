@@ -8,11 +8,12 @@ use super::rules::{Context, RuleSet};
 use super::setup::Setup;
 use super::thread::{self, Shared};
 use crate::redis;
-use crate::redis::{Entries, ServerId, Sink, Which};
-use crate::shm::Kind;
+use crate::redis::sync::{Entries, ServerId, Sink, Which};
 use crate::shm::lists::Lists;
+use crate::shm::{Kind, Region};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,7 +82,10 @@ fn some(lists: Arc<Lists>) -> Option<Arc<Lists>> {
 /// Starts the thread.
 pub fn start(setup: Arc<Setup>, current: Arc<Current>, shared: Arc<Shared>) -> Result<(), String> {
     thread::spawn("sluice-sync", move || {
-        let rt = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        let rt = match tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+        {
             Ok(rt) => rt,
             Err(e) => {
                 shared.error(format!("sluice: cannot start the synchronisation: {e}"));
@@ -117,7 +121,15 @@ impl Follower {
         // The first try is at once.
         let tried = Instant::now() - TRY_LOCK;
         let published = Published::default();
-        Follower { setup, current, shared, seen: (0, 0), published, leading: None, tried }
+        Follower {
+            setup,
+            current,
+            shared,
+            seen: (0, 0),
+            published,
+            leading: None,
+            tried,
+        }
     }
 
     async fn run(mut self) {
@@ -139,7 +151,10 @@ impl Follower {
     fn outdated(&self) -> bool {
         let region = self.setup.region;
         region.setup_generation() != self.setup.generation
-            && region.workers().iter().any(|w| w.setup_generation > self.setup.generation)
+            && region
+                .workers()
+                .iter()
+                .any(|w| w.setup_generation > self.setup.generation)
     }
 
     fn lead(&mut self) {
@@ -174,11 +189,16 @@ impl Follower {
         let publisher = Rc::new(RefCell::new(publisher));
         if store.url.is_some() {
             let sink = SharedSink(Rc::clone(&publisher));
-            let id = region.gateway_id();
+            let id = gateway_id(region);
             tokio::task::spawn_local(redis::sync::run(store, id, server, sink, stopped));
         }
         let files = self.setup.files.clone();
-        self.leading = Some(Leading { stop, publisher, files, looked: Instant::now() });
+        self.leading = Some(Leading {
+            stop,
+            publisher,
+            files,
+            looked: Instant::now(),
+        });
     }
 
     fn stop_leading(&mut self) {
@@ -198,8 +218,12 @@ impl Follower {
         }
         l.looked = Instant::now();
         let shared = &self.shared;
-        if l.files.refresh(&mut |line| shared.warn(format!("sluice: {line}"))) {
-            l.publisher.borrow_mut().files(&l.files, self.setup.generation);
+        if l.files
+            .refresh(&mut |line| shared.warn(format!("sluice: {line}")))
+        {
+            l.publisher
+                .borrow_mut()
+                .files(&l.files, self.setup.generation);
         }
     }
 
@@ -226,6 +250,22 @@ impl Follower {
         self.published = published;
         self.seen = now;
     }
+}
+
+/// Names this gateway among those of a store: the same for all its workers, and after a restart.
+fn gateway_id(region: &Region) -> String {
+    let mut host = [0u8; 256];
+    // SAFETY: the buffer has the length that is passed; a name that fills it is cut below.
+    let named = unsafe { libc::gethostname(host.as_mut_ptr().cast(), host.len()) } == 0;
+    let end = host.iter().position(|b| *b == 0).unwrap_or(host.len());
+    let host = if named {
+        String::from_utf8_lossy(&host[..end])
+    } else {
+        "unknown".into()
+    };
+    // Two gateways of one host have two regions.
+    let inode = std::fs::metadata(region.path()).map_or(0, |m| m.ino());
+    format!("{host}:{}:{inode}", region.path().display())
 }
 
 /// The publisher is used by the synchronisation and by the look at files, in one thread, never

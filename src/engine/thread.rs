@@ -6,13 +6,12 @@
 //! nginx waits for ends up here. They end when the worker quits and nothing
 //! waits any more; a later waiter starts them again.
 use super::messages::Messages;
-use crate::bridge::{self, Outbox};
+use crate::bridge::{Listener, Outbox, Waker};
 use crate::domain::config::Store;
 use crate::engine::ticket::TicketId;
 use crate::redis::{BucketAsk, Client, Health, Reply, StoreError};
 use parking_lot::Mutex;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,9 +19,22 @@ use tokio::sync::mpsc;
 
 /// What nginx's thread asks of this one.
 pub enum Job {
-    Decide { ticket: TicketId, asks: Vec<BucketAsk>, deadline: Instant },
-    Ban { ticket: TicketId, member: String, until_unix: f64, deadline: Instant },
-    Unban { ticket: TicketId, member: String, deadline: Instant },
+    Decide {
+        ticket: TicketId,
+        asks: Vec<BucketAsk>,
+        deadline: Instant,
+    },
+    Ban {
+        ticket: TicketId,
+        member: String,
+        until_unix: Option<f64>,
+        deadline: Instant,
+    },
+    Unban {
+        ticket: TicketId,
+        member: String,
+        deadline: Instant,
+    },
 }
 
 /// What it answers.
@@ -35,6 +47,7 @@ pub struct Done {
 /// What both sides see.
 pub struct Shared {
     pub outbox: Outbox<Done>,
+    waker: Waker,
     pub messages: Messages,
     /// Jobs handed over and not yet in the outbox.
     under_way: AtomicU64,
@@ -48,8 +61,10 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(store: Store, socket: PathBuf) -> Arc<Shared> {
+        let waker = Waker::default();
         Arc::new(Shared {
-            outbox: Outbox::new(),
+            outbox: Outbox::new(waker.clone()),
+            waker,
             messages: Messages::default(),
             under_way: AtomicU64::new(0),
             quitting: AtomicBool::new(false),
@@ -69,12 +84,11 @@ impl Shared {
         self.under_way.fetch_add(1, Ordering::AcqRel);
         for _ in 0..2 {
             let mut jobs = self.jobs.lock();
-            match jobs.as_ref() {
-                Some(tx) => match tx.send(job) {
+            if let Some(tx) = jobs.as_ref() {
+                match tx.send(job) {
                     Ok(()) => return Ok(()),
                     Err(back) => job = back.0,
-                },
-                None => {}
+                }
             }
             *jobs = None;
             drop(jobs);
@@ -140,16 +154,47 @@ fn restore_signals(before: libc::sigset_t) {
     }
 }
 
+/// The answer to what asks no bucket.
+const NO_BUCKETS: Reply = Reply {
+    admitted: true,
+    buckets: Vec::new(),
+    now_us: 0,
+};
+
+fn bind(shared: &Arc<Shared>) -> Option<Listener> {
+    match Listener::bind(&shared.socket) {
+        Ok(l) => Some(l),
+        Err(e) => {
+            shared.error(format!(
+                "sluice: the bridge {} cannot be opened: {e}; requests that wait look for their \
+                 answer every few milliseconds instead",
+                shared.socket.display()
+            ));
+            None
+        }
+    }
+}
+
 /// How often the thread looks whether its worker quits.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Starts the thread and returns once it takes jobs.
 pub fn start(shared: &Arc<Shared>) -> Result<(), String> {
     let (tx, rx) = mpsc::unbounded_channel();
+    // Bound here, so that nginx's side can connect as soon as this returns. A worker that quits
+    // has no reader any more; its last waiters look themselves.
+    let listener = if shared.is_quitting() {
+        None
+    } else {
+        bind(shared)
+    };
     *shared.jobs.lock() = Some(tx);
     let shared = Arc::clone(shared);
     spawn("sluice", move || {
-        let rt = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        let rt = match tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+        {
             Ok(rt) => rt,
             Err(e) => {
                 shared.error(format!("sluice: cannot start the thread's runtime: {e}"));
@@ -158,25 +203,28 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), String> {
             }
         };
         let local = tokio::task::LocalSet::new();
-        local.block_on(&rt, run(shared, rx));
+        local.block_on(&rt, run(shared, rx, listener));
     })
 }
 
-async fn run(shared: Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
-    let bridge = {
-        let shared = Arc::clone(&shared);
-        tokio::task::spawn_local(async move {
-            let waker = shared.outbox.waker();
-            if let Err(e) = bridge::serve(&shared.socket, waker).await {
-                shared.error(format!(
-                    "sluice: the bridge {} cannot be opened: {e}; requests that wait look for \
-                     their answer every few milliseconds instead",
-                    shared.socket.display()
-                ));
-            }
-        })
-    };
-    let client = shared.store.url.is_some().then(|| Rc::new(Client::new(&shared.store)));
+async fn run(
+    shared: Arc<Shared>,
+    mut jobs: mpsc::UnboundedReceiver<Job>,
+    listener: Option<Listener>,
+) {
+    let bridge = listener.map(|l| tokio::task::spawn_local(l.serve(shared.waker.clone())));
+    let client = shared
+        .store
+        .url
+        .is_some()
+        .then(|| Client::new(&shared.store));
+    let client = client.and_then(|made| match made {
+        Ok(c) => Some(c),
+        Err(e) => {
+            shared.error(format!("sluice: store: {e}"));
+            None
+        }
+    });
     if let Some(c) = &client {
         *shared.health.lock() = Some(c.health());
     }
@@ -208,33 +256,59 @@ async fn run(shared: Arc<Shared>, mut jobs: mpsc::UnboundedReceiver<Job>) {
     while !shared.idle() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    shared.outbox.waker().close();
-    bridge.abort();
+    shared.waker.close();
+    if let Some(b) = bridge {
+        b.abort();
+    }
 }
 
-fn carry_out(shared: &Arc<Shared>, client: Option<&Rc<Client>>, job: Job) {
+fn carry_out(shared: &Arc<Shared>, client: Option<&Client>, job: Job) {
     let shared = Arc::clone(shared);
-    let Some(client) = client.map(Rc::clone) else {
+    let Some(client) = client.cloned() else {
         let (Job::Decide { ticket, .. } | Job::Ban { ticket, .. } | Job::Unban { ticket, .. }) =
             job;
         let result = Err(StoreError::Unavailable("no store is configured".into()));
-        shared.finish(Done { ticket, took: Duration::ZERO, result });
+        shared.finish(Done {
+            ticket,
+            took: Duration::ZERO,
+            result,
+        });
         return;
     };
     tokio::task::spawn_local(async move {
         let began = Instant::now();
         let (ticket, result) = match job {
-            Job::Decide { ticket, asks, deadline } => {
-                (ticket, client.decide(&asks, deadline).await)
-            }
-            Job::Ban { ticket, member, until_unix, deadline } => {
-                (ticket, client.ban(&member, until_unix, deadline).await.map(|()| Reply::default()))
-            }
-            Job::Unban { ticket, member, deadline } => {
-                (ticket, client.unban(&member, deadline).await.map(|_| Reply::default()))
-            }
+            Job::Decide {
+                ticket,
+                asks,
+                deadline,
+            } => (ticket, client.decide(&asks, deadline).await),
+            Job::Ban {
+                ticket,
+                member,
+                until_unix,
+                deadline,
+            } => (
+                ticket,
+                client
+                    .ban(&member, until_unix, deadline)
+                    .await
+                    .map(|()| NO_BUCKETS),
+            ),
+            Job::Unban {
+                ticket,
+                member,
+                deadline,
+            } => (
+                ticket,
+                client.unban(&member, deadline).await.map(|_| NO_BUCKETS),
+            ),
         };
-        shared.finish(Done { ticket, took: began.elapsed(), result });
+        shared.finish(Done {
+            ticket,
+            took: began.elapsed(),
+            result,
+        });
     });
 }
 
@@ -242,11 +316,11 @@ fn carry_out(shared: &Arc<Shared>, client: Option<&Rc<Client>>, job: Job) {
 impl Shared {
     pub fn error(&self, line: String) {
         self.messages.error(line);
-        self.outbox.waker().wake();
+        self.waker.wake();
     }
 
     pub fn warn(&self, line: String) {
         self.messages.warn(line);
-        self.outbox.waker().wake();
+        self.waker.wake();
     }
 }

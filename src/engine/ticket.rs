@@ -51,7 +51,10 @@ impl TicketId {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
     pub fn unpack(packed: u64) -> TicketId {
-        TicketId { index: packed as u32, generation: (packed >> 32) as u32 }
+        TicketId {
+            index: packed as u32,
+            generation: (packed >> 32) as u32,
+        }
     }
 }
 
@@ -67,7 +70,10 @@ pub struct Ticket {
     pub pending: Option<Box<Pending>>,
 }
 
-const NO_RECORD: Record = Record { verdict: None, level: 0 };
+const NO_RECORD: Record = Record {
+    verdict: None,
+    level: 0,
+};
 
 #[derive(Default)]
 pub struct Tickets {
@@ -116,7 +122,13 @@ impl Tickets {
     pub fn of_request(&self, request: usize) -> Option<(TicketId, u64)> {
         let index = *self.by_request.get(&request)?;
         let t = &self.slots[index as usize];
-        Some((TicketId { index, generation: t.generation }, t.serial))
+        Some((
+            TicketId {
+                index,
+                generation: t.generation,
+            },
+            t.serial,
+        ))
     }
 
     /// Notes what a ticket waits for.
@@ -189,7 +201,10 @@ mod tests {
 
     #[test]
     fn packing_loses_nothing() {
-        let id = TicketId { index: u32::MAX - 1, generation: 7 };
+        let id = TicketId {
+            index: u32::MAX - 1,
+            generation: 7,
+        };
         assert_eq!(TicketId::unpack(id.pack()), id);
     }
 }

@@ -1,18 +1,19 @@
 //! One nginx worker: what its requests share. Lives in nginx's own thread.
-use super::answer::Answer;
+use super::buckets::Item;
 use super::current::{Current, InForce};
 use super::facts::Buffers;
+use super::publish::Published;
 use super::setup::{self, Setup};
 use super::sync;
 use super::thread::{self, Done, Shared};
 use super::ticket::{Record, TicketId, Tickets};
+use crate::bridge;
 use crate::domain::client::ProxyTrust;
+use crate::domain::config::OnError;
 use crate::domain::key::KeyBuf;
-use crate::engine::decide::Item;
-use crate::redis::Health;
+use crate::redis::{Health, StoreError};
 use crate::shm::Region;
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ pub struct Scratch {
     pub key: KeyBuf,
     pub items: Vec<Item>,
     pub text: Vec<u8>,
+    /// The client's address as text.
+    pub client: Vec<u8>,
     pub chain: Vec<u8>,
 }
 
@@ -40,6 +43,9 @@ pub struct Worker {
     pub ended: Option<(usize, Record)>,
     health: Option<Arc<Health>>,
     complained: Option<Instant>,
+    complained_of_store: Option<Instant>,
+    /// Taken from the outbox, not yet filed.
+    arrived: Vec<Done>,
 }
 
 thread_local! {
@@ -59,17 +65,20 @@ pub fn start() -> Result<(), String> {
     let said = |e: crate::shm::Error| format!("sluice: {e}");
     region.attach_worker(setup.generation).map_err(said)?;
 
-    let rules = Arc::new(sync::compile(&setup, None));
-    region.my_config_generation(rules.generation);
-    let force = InForce {
-        rules,
-        file_lists: sync::file_lists(region, &setup).or_else(|| setup.lists.clone()),
-        store_lists: sync::store_lists(region, &setup),
-    };
+    let published = Published::load(region, &setup.config.store);
+    let force = sync::in_force(&setup, &published, None);
+    region.my_config_generation(force.rules.generation);
     let current = Arc::new(Current::new(force.clone()));
-    let shared = Shared::new(setup.config.store.clone(), socket(&setup));
+    let shared = Shared::new(
+        setup.config.store.clone(),
+        bridge::socket_path(region.path()),
+    );
     thread::start(&shared)?;
-    sync::start(Arc::clone(&setup), Arc::clone(&current), Arc::clone(&shared))?;
+    sync::start(
+        Arc::clone(&setup),
+        Arc::clone(&current),
+        Arc::clone(&shared),
+    )?;
     let worker = Worker {
         region,
         trust: ProxyTrust::new(&setup.config.client),
@@ -82,16 +91,21 @@ pub fn start() -> Result<(), String> {
         ended: None,
         health: None,
         complained: None,
+        complained_of_store: None,
+        arrived: Vec::new(),
         setup,
     };
     WORKER.with(|w| *w.borrow_mut() = Some(worker));
     Ok(())
 }
 
-fn socket(setup: &Setup) -> PathBuf {
-    let mut path = setup.config.shm.path.clone().into_os_string();
-    path.push(format!(".{}.sock", std::process::id()));
-    path.into()
+fn once_a_second(last: &mut Option<Instant>) -> bool {
+    let now = Instant::now();
+    let due = last.is_none_or(|t| now - t >= Duration::from_secs(1));
+    if due {
+        *last = Some(now);
+    }
+    due
 }
 
 impl Worker {
@@ -115,18 +129,41 @@ impl Worker {
 
     /// A line about a caller's mistake, at most one a second.
     pub fn complain(&mut self, line: &str) {
-        let now = Instant::now();
-        if self.complained.is_none_or(|t| now - t >= Duration::from_secs(1)) {
-            self.complained = Some(now);
+        if once_a_second(&mut self.complained) {
             self.shared.error(format!("sluice: {line}"));
         }
     }
 
+    /// A line about the store, at most one a second.
+    pub fn complain_of_store(&mut self, e: &StoreError) {
+        if once_a_second(&mut self.complained_of_store) {
+            let then = match self.setup.config.store.on_error {
+                OnError::Local => "this gateway's share of each limit holds",
+                OnError::Allow => "requests pass",
+                OnError::Deny => "requests are refused with 503",
+            };
+            self.shared
+                .error(format!("sluice: the store: {e}; meanwhile {then}"));
+        }
+    }
+
+    /// Changes with what is in force.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The log phase of a request.
+    pub fn log(&mut self, request: usize, status: i32) {
+        // Latency and status of what was dispatched are a pool's business; without one the record
+        // only has to be taken, so that it is not the next request's.
+        let _ = (self.logged(request), status);
+    }
+
     /// Files what the thread has finished; returns the tickets of up to `room` of it.
     pub fn finished(&mut self, room: usize, mut each: impl FnMut(u32)) -> usize {
-        let done: Vec<Done> = self.shared.outbox.drain(room);
-        let n = done.len();
-        for d in done {
+        self.shared.outbox.drain(&mut self.arrived);
+        let n = self.arrived.len().min(room);
+        for d in self.arrived.drain(..n) {
             let index = d.ticket.index;
             if let Some(p) = self.tickets.get(d.ticket).and_then(|t| t.pending.as_mut()) {
                 p.done = Some(d);
@@ -144,7 +181,7 @@ impl Worker {
     }
 
     /// The record of a request that is being logged: its cleanup may have run already, or not yet.
-    pub fn logged(&mut self, request: usize) -> Option<Record> {
+    fn logged(&mut self, request: usize) -> Option<Record> {
         if let Some((r, record)) = self.ended.take()
             && r == request
         {
@@ -157,13 +194,4 @@ impl Worker {
         }
         self.tickets.get(id).map(|t| t.record)
     }
-}
-
-/// A message in `out` for a call that found no worker.
-pub fn absent(out: &mut Answer) {
-    out.proceed();
-    out.say(
-        "sluice: this worker has not been started: call require(\"resty.sluice\").start() in \
-         init_worker_by_lua_block; requests pass undecided",
-    );
 }

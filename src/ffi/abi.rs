@@ -160,7 +160,9 @@ pub unsafe fn guard_answer(out: *mut Answer, body: impl FnOnce(&mut Answer) -> i
 
 fn once_a_second() -> bool {
     static LAST: AtomicI64 = AtomicI64::new(i64::MIN);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs() as i64);
     // Relaxed: one number, nothing is published through it.
     LAST.swap(now, Ordering::Relaxed) != now
 }

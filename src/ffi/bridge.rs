@@ -8,7 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 /// OK, or -1 where this nginx does not show its functions.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_direct(on: i32) -> i32 {
-    guard(|| if on == 0 || nginx::available() { OK } else { -1 })
+    guard(|| {
+        if on == 0 || nginx::available() {
+            OK
+        } else {
+            -1
+        }
+    })
 }
 
 /// Writes up to `capacity` indices of tickets whose wait is over; how many.
@@ -26,7 +32,11 @@ pub unsafe extern "C" fn sluice_finished(tickets: *mut u32, capacity: u32) -> i3
         };
         worker::with(|w| w.finished(capacity as usize, each)).map_or(0, |n| n as i32)
     };
-    if tickets.is_null() { 0 } else { guard(body).max(0) }
+    if tickets.is_null() {
+        0
+    } else {
+        guard(body).max(0)
+    }
 }
 
 /// Writes the next line for the error log and its level; its length, or -1.
@@ -50,7 +60,11 @@ pub unsafe extern "C" fn sluice_message(buf: *mut u8, size: usize, level: *mut i
             write(line.as_bytes(), buf, size)
         }
     };
-    if level.is_null() { -1 } else { guard(body).max(-1) }
+    if level.is_null() {
+        -1
+    } else {
+        guard(body).max(-1)
+    }
 }
 
 /// Writes the path of the socket that wakes this worker; its length, or -1.
@@ -62,7 +76,9 @@ pub unsafe extern "C" fn sluice_bridge_path(buf: *mut u8, size: usize) -> i32 {
     let body = || {
         let path = worker::with(|w| w.shared.socket().clone());
         // SAFETY: the caller's promise.
-        path.map_or(-1, |p| unsafe { write(p.as_os_str().as_bytes(), buf, size) })
+        path.map_or(-1, |p| unsafe {
+            write(p.as_os_str().as_bytes(), buf, size)
+        })
     };
     guard(body).max(-1)
 }

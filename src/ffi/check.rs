@@ -1,9 +1,9 @@
 //! `check()`, `ban()` and `unban()`.
 use super::abi::{BAD_ARGUMENT, Bytes, NOT_STARTED, OK, guard_answer};
 use crate::engine::answer::Answer;
+use crate::engine::check;
 use crate::engine::ticket::TicketId;
 use crate::engine::worker::{self, Worker};
-use crate::engine::check;
 
 fn with(f: impl FnOnce(&mut Worker)) -> i32 {
     worker::with(f).map_or(NOT_STARTED, |()| OK)
@@ -22,7 +22,16 @@ pub unsafe extern "C" fn sluice_check(
     out: *mut Answer,
 ) -> i32 {
     let body = |out: &mut Answer| {
-        let (rule, key) = (Bytes { data: rule, len: rule_len }, Bytes { data: key, len: key_len });
+        let (rule, key) = (
+            Bytes {
+                data: rule,
+                len: rule_len,
+            },
+            Bytes {
+                data: key,
+                len: key_len,
+            },
+        );
         // SAFETY: the caller's promise.
         let (Some(rule), Some(key)) = (unsafe { (rule.get(), key.get()) }) else {
             return BAD_ARGUMENT;
@@ -43,8 +52,7 @@ pub unsafe extern "C" fn sluice_check_resume(
     out: *mut Answer,
 ) -> i32 {
     let ticket = TicketId { index, generation };
-    let body =
-        |out: &mut Answer| with(|w| check::check_resume(w, ticket, timed_out != 0, out));
+    let body = |out: &mut Answer| with(|w| check::check_resume(w, ticket, timed_out != 0, out));
     // SAFETY: the caller's promise.
     unsafe { guard_answer(out, body) }
 }

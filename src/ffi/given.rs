@@ -87,7 +87,9 @@ pub unsafe extern "C" fn sluice_wanted(index: u32, buf: *mut u8, size: usize) ->
     guard(|| {
         WANTED.with(|l| {
             // SAFETY: the caller's promise.
-            l.borrow().get(index as usize).map_or(-1, |n| unsafe { write(n.as_bytes(), buf, size) })
+            l.borrow()
+                .get(index as usize)
+                .map_or(-1, |n| unsafe { write(n.as_bytes(), buf, size) })
         })
     })
     .max(-1)
@@ -202,9 +204,18 @@ pub unsafe extern "C" fn sluice_access_given(
             return BAD_ARGUMENT;
         }
         // SAFETY: the caller's promise.
-        let (values, options) =
-            unsafe { (std::slice::from_raw_parts(values, count as usize), options(raw)) };
-        let x = Values { r, subrequest: subrequest != 0, values, effects: Vec::new() };
+        let (values, options) = unsafe {
+            (
+                std::slice::from_raw_parts(values, count as usize),
+                options(raw),
+            )
+        };
+        let x = Values {
+            r,
+            subrequest: subrequest != 0,
+            values,
+            effects: Vec::new(),
+        };
         collect(x, |w, x| decide::access(w, x, &options, out))
     };
     // SAFETY: the caller's promise.
@@ -225,7 +236,12 @@ pub unsafe extern "C" fn sluice_resume_given(
 ) -> i32 {
     let ticket = TicketId { index, generation };
     let body = |out: &mut Answer| {
-        let x = Values { r, subrequest: false, values: &[], effects: Vec::new() };
+        let x = Values {
+            r,
+            subrequest: false,
+            values: &[],
+            effects: Vec::new(),
+        };
         collect(x, |w, x| decide::resume(w, x, ticket, timed_out != 0, out))
     };
     // SAFETY: the caller's promise.
@@ -243,7 +259,9 @@ pub unsafe extern "C" fn sluice_effect(index: u32, buf: *mut u8, size: usize) ->
     guard(|| {
         EFFECTS.with(|e| {
             // SAFETY: the caller's promise.
-            e.borrow().get(index as usize).map_or(-1, |v| unsafe { write(v, buf, size) })
+            e.borrow()
+                .get(index as usize)
+                .map_or(-1, |v| unsafe { write(v, buf, size) })
         })
     })
     .max(-1)

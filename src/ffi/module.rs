@@ -9,10 +9,16 @@ use serde_json::{Map, Number};
 const DEPTH: usize = 16;
 
 /// A Lua value as the configuration's schema takes it. The error names the field.
-fn plain(value: &Value, field: &str, depth: usize) -> std::result::Result<serde_json::Value, String> {
+fn plain(
+    value: &Value,
+    field: &str,
+    depth: usize,
+) -> std::result::Result<serde_json::Value, String> {
     let whole = if field.is_empty() { "the table" } else { field };
     if depth > DEPTH {
-        return Err(format!("{whole}: tables are nested deeper than {DEPTH} levels"));
+        return Err(format!(
+            "{whole}: tables are nested deeper than {DEPTH} levels"
+        ));
     }
     Ok(match value {
         Value::Nil => serde_json::Value::Null,
@@ -46,8 +52,11 @@ fn table(t: &Table, field: &str, depth: usize) -> std::result::Result<serde_json
         match k {
             Value::String(s) => {
                 let name = s.to_string_lossy();
-                let below =
-                    if field.is_empty() { name.clone() } else { format!("{field}.{name}") };
+                let below = if field.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{field}.{name}")
+                };
                 object.insert(name, plain(&v, &below, depth + 1)?);
             }
             Value::Integer(i) => {
@@ -62,11 +71,19 @@ fn table(t: &Table, field: &str, depth: usize) -> std::result::Result<serde_json
         return Ok(object.into());
     }
     if !object.is_empty() {
-        return Err(format!("{whole}: has both named fields and list elements; use one of them"));
+        return Err(format!(
+            "{whole}: has both named fields and list elements; use one of them"
+        ));
     }
     list.sort_by_key(|(i, _)| *i);
-    if list.iter().enumerate().any(|(n, (i, _))| *i != n as i64 + 1) {
-        return Err(format!("{whole}: the list has holes; its elements must be 1, 2, 3, …"));
+    if list
+        .iter()
+        .enumerate()
+        .any(|(n, (i, _))| *i != n as i64 + 1)
+    {
+        return Err(format!(
+            "{whole}: the list has holes; its elements must be 1, 2, 3, …"
+        ));
     }
     Ok(list.into_iter().map(|(_, v)| v).collect::<Vec<_>>().into())
 }
@@ -103,12 +120,21 @@ pub fn make(lua: &Lua) -> Result<Table> {
             }))
         })?,
     )?;
-    t.set("start", lua.create_function(|_, ()| answer(caught(|| worker::start().map(|()| true))))?)?;
-    t.set("metrics", lua.create_function(|_, ()| answer(caught(metrics::text)))?)?;
-    t.set("status", lua.create_function(|_, ()| answer(caught(status::json)))?)?;
+    t.set(
+        "start",
+        lua.create_function(|_, ()| answer(caught(|| worker::start().map(|()| true))))?,
+    )?;
+    t.set(
+        "metrics",
+        lua.create_function(|_, ()| answer(caught(metrics::text)))?,
+    )?;
+    t.set(
+        "status",
+        lua.create_function(|_, ()| answer(caught(status::json)))?,
+    )?;
     t.set(
         "complain",
-        lua.create_function(|_, line: mlua::String| {
+        lua.create_function(|_, line: mlua::LuaString| {
             let line = line.to_string_lossy();
             answer(caught(|| {
                 worker::with(|w| w.complain(&line));
@@ -149,7 +175,10 @@ mod tests {
             ("return { rules = { { rate = 0/0 } } }", "rules[0].rate"),
             ("return { store = { url = print } }", "store.url"),
             ("return { a = { 1, x = 2 } }", "a: has both"),
-            ("return { a = { [1] = 1, [3] = 2 } }", "a: the list has holes"),
+            (
+                "return { a = { [1] = 1, [3] = 2 } }",
+                "a: the list has holes",
+            ),
             ("local t = {} t.t = t return t", "nested deeper"),
             ("return { a = '\\255' }", "a: the text is not UTF-8"),
         ] {

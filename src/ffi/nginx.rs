@@ -5,12 +5,11 @@
 //! Invariant: these pointers are only called after the Lua side has compared
 //! the signatures that lua-resty-core declares with those here (`direct`), and
 //! only from nginx's own thread, inside a call that Lua made for that request.
-use crate::engine::exchange::{Exchange, Out, Var};
+use crate::engine::exchange::{Exchange, Out, Var, note_missing_variables, variables_missing};
 use once_cell::sync::OnceCell;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// nginx's `ngx_str_t` as lua-nginx-module passes it.
 #[repr(C)]
@@ -107,10 +106,6 @@ const LOG_PHASE: c_int = 0x0010;
 
 static API: OnceCell<Option<Api>> = OnceCell::new();
 static CLEANUP_ADD: OnceCell<Option<CleanupAdd>> = OnceCell::new();
-/// Set once a variable could not be assigned: the include is missing, and no
-/// request needs to find that out again.
-static NO_VARIABLES: AtomicBool = AtomicBool::new(false);
-
 fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is NUL-terminated; RTLD_DEFAULT searches what is loaded globally, which
     // nginx's modules are. The result is only compared and converted here.
@@ -165,12 +160,6 @@ pub fn exiting() -> bool {
     p != 0 && unsafe { ptr::read_volatile(p as *const usize) } != 0
 }
 
-/// Is the `sluice.conf` include missing, as far as requests have shown?
-pub fn variables_missing() -> bool {
-    // Relaxed: a flag on its own, nothing is published through it.
-    NO_VARIABLES.load(Ordering::Relaxed)
-}
-
 /// A living request of this worker, for the length of one call.
 pub struct Request {
     r: *mut c_void,
@@ -185,7 +174,11 @@ impl Request {
         if r.is_null() {
             return None;
         }
-        Some(Request { r, api: api()?, low: [0; 128] })
+        Some(Request {
+            r,
+            api: api()?,
+            low: [0; 128],
+        })
     }
 
     fn phase(&self) -> c_int {
@@ -257,7 +250,9 @@ impl<'r> Exchange<'r> for Request {
     fn var(&mut self, var: Var<'_>) -> Option<&'r [u8]> {
         match var {
             // Without the realip module nginx cannot have replaced the address.
-            Var::Peer => self.get(b"realip_remote_addr").or_else(|| self.get(b"remote_addr")),
+            Var::Peer => self
+                .get(b"realip_remote_addr")
+                .or_else(|| self.get(b"remote_addr")),
             Var::Remote => self.get(b"remote_addr"),
             Var::Uri => self.get(b"uri"),
             Var::RequestUri => self.get(b"request_uri"),
@@ -300,8 +295,17 @@ impl<'r> Exchange<'r> for Request {
         if n <= 0 {
             return false;
         }
-        let empty = Str { len: 0, data: ptr::null() };
-        let mut headers = vec![Header { key: empty, value: empty }; n as usize];
+        let empty = Str {
+            len: 0,
+            data: ptr::null(),
+        };
+        let mut headers = vec![
+            Header {
+                key: empty,
+                value: empty
+            };
+            n as usize
+        ];
         // SAFETY: `headers` has room for the `n` headers that were counted a moment ago, on the
         // same thread. raw = 1: no lower-casing, so no copies are made in the request's pool.
         let rc = unsafe { (self.api.headers)(self.r, headers.as_mut_ptr(), n, 1) };
@@ -343,7 +347,7 @@ impl<'r> Exchange<'r> for Request {
             )
         };
         if rc != NGX_OK {
-            NO_VARIABLES.store(true, Ordering::Relaxed);
+            note_missing_variables();
         }
     }
 

@@ -49,7 +49,10 @@ impl std::fmt::Display for Attach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Config,
-    Lists,
+    Files,
+    Allow,
+    Block,
+    Bans,
 }
 
 /// Gauges that any worker may set and status and metrics read.
