@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Admitted is never above capacity + rate × t (plus one), and within 5 % of
+it when more is offered: over 4 workers, and over 2 gateways on one Redis."""
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
+from gateway import (SOAK, Case, flood, main, redis_toml,  # noqa: E402
+                     request_bytes, rule)
+
+SECONDS = 10 if SOAK else 3
+
+
+class Bounds(Case):
+    def offered(self, gateways, seconds, path, rate, capacity):
+        """Sends batches until the time is over; what was admitted, and the
+        bound for the time that it took."""
+        import threading
+        counts, lock = {}, threading.Lock()
+        began = time.monotonic()
+
+        def one(gw):
+            while time.monotonic() - began < seconds:
+                got, _ = flood(gw.port, [request_bytes(path)], 800,
+                               connections=4, depth=50)
+                with lock:
+                    for status, n in got.items():
+                        counts[status] = counts.get(status, 0) + n
+
+        threads = [threading.Thread(target=one, args=(gw,))
+                   for gw in gateways]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        took = time.monotonic() - began
+        self.assertLessEqual(set(counts), {200, 429})
+        bound = capacity + rate * took
+        return counts.get(200, 0), bound, sum(counts.values())
+
+    def held(self, gateways, cases):
+        for name, rate, capacity, seconds in cases:
+            admitted, bound, offered = self.offered(
+                gateways, seconds, "/" + name, rate, capacity)
+            self.assertLessEqual(admitted, bound + 1, name)
+            if offered > 1.3 * bound:
+                self.assertGreaterEqual(admitted, 0.95 * int(bound), name)
+            elif name != "million":
+                self.fail("%s: offered only %d of %d" % (name, offered, bound))
+
+    # Per second, and as it is written.
+    CASES = [("day", 1 / 86400, 3, 1, "1/d"),
+             ("minute", 0.1, 1, 1, "6/m"),
+             ("ten", 10, 5, SECONDS, "10/s"),
+             ("hundred", 100, 50, SECONDS, "100/s"),
+             ("thousand", 1000, 500, SECONDS, "1000/s"),
+             ("million", 1000000, 1000000, 1, "1000000/s")]
+
+    def rules(self):
+        return "".join(rule(name, text, capacity, key=[],
+                            match='{path="/%s"}' % name)
+                       for name, _, capacity, _, text in self.CASES)
+
+    def test_one_gateway_of_four_workers(self):
+        gw = self.gateway(self.rules())
+        self.held([gw], [case[:4] for case in self.CASES])
+
+    def test_two_gateways_on_one_redis(self):
+        redis = self.redis()
+        toml = redis_toml(redis, timeout="2s") + self.rules()
+        pair = [self.gateway(toml, workers=2), self.gateway(toml, workers=2)]
+        self.held(pair, [case[:4] for case in self.CASES])
+
+    def test_b11_high_rates_are_reached(self):
+        """3000/s with 3000 at once, offered far more: within 5 % of both
+        together; the same with a second gateway on the same Redis."""
+        seconds = SECONDS
+        gw = self.gateway(rule("r", "3000/s", 3000, key=[]))
+        admitted, bound, offered = self.offered([gw], seconds, "/", 3000, 3000)
+        self.assertLessEqual(admitted, bound + 1)
+        if offered > 1.3 * bound:
+            self.assertGreaterEqual(admitted, 0.95 * bound)
+        redis = self.redis()
+        toml = redis_toml(redis, timeout="2s") + rule("r", "3000/s", 3000,
+                                                      key=[])
+        pair = [self.gateway(toml, workers=2), self.gateway(toml, workers=2)]
+        admitted, bound, offered = self.offered(pair, seconds, "/", 3000, 3000)
+        self.assertLessEqual(admitted, bound + 1)
+        if offered > 1.3 * bound:
+            self.assertGreaterEqual(admitted, 0.95 * bound)
+
+    def test_random_keys_neither_grow_nor_disturb(self):
+        """A flood of random keys on a 1/d rule: the region stays as large as
+        it was, and a steady client's 5/m limit on another rule stays right
+        meanwhile."""
+        gw = self.gateway(
+            rule("steady", "5/m", 5, match='{path="/steady"}')
+            + rule("poured", "1/d", 1, match='{path="/pour"}',
+                   key=["header:X-Id"]), size="4MiB")
+        size = os.stat(gw.shm).st_size
+        blocks = os.stat(gw.shm).st_blocks
+        statuses = [gw.ask(path="/steady").status for _ in range(7)]
+        self.assertEqual(statuses, [200] * 5 + [429] * 2)
+        total = 400000 if SOAK else 60000
+        poured = {}
+        at = 0
+        while at < total:
+            got, _ = flood(gw.port, [
+                request_bytes("/pour", extra="X-Id: %d-%d\r\n" % (at, i))
+                for i in range(8000)], 8000, connections=8, depth=50)
+            at += 8000
+            for status, n in got.items():
+                poured[status] = poured.get(status, 0) + n
+            self.assertEqual(gw.ask(path="/steady").status, 429)
+        self.assertEqual(set(poured), {200})
+        self.assertEqual(os.stat(gw.shm).st_size, size)
+        self.assertEqual(os.stat(gw.shm).st_blocks, blocks)
+        m = gw.metrics()
+        used = m["sluice_bucket_slots_used"]
+        self.assertLessEqual(used, gw.status()["shm"]["buckets"]["capacity"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,527 @@
+#!/usr/bin/env python3
+"""Gateways and their Redis: several on one, and a Redis that restarts,
+hangs, forgets, refuses or fills up."""
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
+from gateway import (SOAK, Case, Load, flood, free_port, main,  # noqa: E402
+                     redis_toml, request_bytes, rule, soon)
+
+
+def result(gw, kind):
+    return gw.metrics().get('sluice_store_requests_total{result="%s"}' % kind,
+                            0)
+
+
+class Together(Case):
+    def test_b12_one_instant(self):
+        """400 requests at once over 2 gateways of 4 workers: exactly the
+        capacity passes; the same with shared memory on one."""
+        redis = self.redis()
+        toml = redis_toml(redis, timeout="2s") + rule("r", "1/d", 40, key=[])
+        pair = [self.gateway(toml), self.gateway(toml)]
+        self.assertEqual(self.at_once(pair, 400, 100), {200: 40, 429: 360})
+        alone = self.gateway(rule("r", "1/d", 40, key=[]))
+        self.assertEqual(self.at_once([alone], 400, 100), {200: 40, 429: 360})
+
+    @staticmethod
+    def at_once(gateways, total, connections):
+        counts, lock = {}, threading.Lock()
+        barrier = threading.Barrier(connections)
+        each = total // connections
+
+        def one(number):
+            from gateway import Connection
+            connection = Connection(gateways[number % len(gateways)].address,
+                                    30)
+            barrier.wait()
+            for _ in range(each):
+                status = connection.ask().status
+                with lock:
+                    counts[status] = counts.get(status, 0) + 1
+            connection.close()
+
+        threads = [threading.Thread(target=one, args=(i,))
+                   for i in range(connections)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return counts
+
+    def test_b104_what_is_left_never_rises(self):
+        redis = self.redis()
+        toml = redis_toml(redis) + rule("r", "1/h", 5)
+        pair = [self.gateway(toml), self.gateway(toml)]
+        answers = [pair[i % 2].ask() for i in range(10)]
+        self.assertEqual([a.left for a in answers],
+                         [4, 3, 2, 1, 0, 0, 0, 0, 0, 0])
+        self.assertEqual([a.status for a in answers], [200] * 5 + [429] * 5)
+
+    def test_gateways_share_while_redis_is_away(self):
+        """Two seen, Redis gone: each lets half of the limit pass."""
+        redis = self.redis()
+        toml = redis_toml(redis) + rule("r", "2/d", 10)
+        pair = [self.gateway(toml, workers=2), self.gateway(toml, workers=2)]
+        self.assertTrue(soon(lambda: redis("ZCARD", "sluice:gateways") == 2))
+        # Until both have seen both: the heartbeat's interval.
+        time.sleep(12)
+        redis.kill()
+        for gw in pair:
+            statuses = [gw.ask(ip="203.0.113.5").status for _ in range(8)]
+            self.assertEqual(statuses, [200] * 5 + [429] * 3)
+            self.assertEqual(
+                gw.ask(ip="203.0.113.5").headers["ratelimit-policy"],
+                '"r";q=5;w=432000')
+
+    def test_b66_changes_reach_every_worker_of_every_gateway(self):
+        redis = self.redis()
+        toml = redis_toml(redis) + rule("r", "1/d", 100000)
+        pair = [self.gateway(toml), self.gateway(toml)]
+        for gw in pair:
+            gw.ask()
+
+        def probe(expected):
+            seen = set()
+            for gw in pair:
+                for _ in range(200):
+                    answer = gw.ask(ip="203.0.113.9")
+                    self.assertEqual(answer.status, expected)
+                    seen.add(answer.headers["x-worker"])
+            return seen
+
+        redis("SADD", "sluice:blocklist", "203.0.113.9")
+        time.sleep(2)
+        self.assertGreater(len(probe(403)), 4)
+        redis("SREM", "sluice:blocklist", "203.0.113.9")
+        time.sleep(2)
+        probe(200)
+        redis("HSET", "sluice:config", "rule:r",
+              '{"rate":"1/d","capacity":77777}')
+        time.sleep(2)
+        for gw in pair:
+            for i in range(50):
+                self.assertIn(";q=77777;", gw.ask(
+                    ip="10.3.0.%d" % i).headers["ratelimit-policy"])
+        generations = {w["config_generation"] for gw in pair[:1]
+                       for w in gw.status()["workers"]}
+        self.assertEqual(len(generations), 1)
+
+    def test_two_shops_on_one_redis(self):
+        """B33: prefixes and databases stay apart."""
+        redis = self.redis()
+        a = self.gateway(redis_toml(redis) + rule("r", "1/d", 3), workers=1)
+        b = self.gateway(redis_toml(redis, url=redis.url[:-1] + "5",
+                                    prefix="other")
+                         + rule("r", "1/d", 3), workers=1)
+        for _ in range(2):
+            self.assertEqual([a.ask().status, b.ask().status], [200, 200])
+        redis("SELECT", 0)
+        self.assertEqual([k.split(":")[0] for k in redis.buckets("*")],
+                         ["sluice"])
+        redis("SELECT", 5)
+        self.assertEqual([k.split(":")[0] for k in redis.buckets("*")],
+                         ["other"])
+
+
+class Faults(Case):
+    def test_b16_flushed_scripts_and_a_restart_under_load(self):
+        redis = self.redis()
+        toml = redis_toml(redis) + rule("wide", "1000/s", 1000000) \
+            + rule("tight", "1/d", 5, match='{path="/t"}')
+        gw = self.gateway(toml)
+        for _ in range(5):
+            gw.ask(path="/t")
+        load = Load(gw, per_second=200, fresh=True)
+        load.start()
+        redis("CONFIG", "RESETSTAT")
+        for _ in range(10):
+            time.sleep(0.2)
+            redis("SCRIPT", "FLUSH")
+            self.assertEqual(gw.ask(path="/t").status, 429)
+        time.sleep(0.2)
+        stats = redis("INFO", "commandstats")
+        failed = int(re.search(r"cmdstat_evalsha:.*failed_calls=(\d+)",
+                               stats).group(1))
+        self.assertLessEqual(failed, 4 * 10)
+        self.assertEqual(result(gw, "error") + result(gw, "timeout"), 0)
+        redis.kill()
+        redis.start()
+        self.assertTrue(soon(
+            lambda: gw.metrics()["sluice_store_up"] == 1, 3))
+        redis("CONFIG", "RESETSTAT")
+        time.sleep(1)
+        calls = int(re.search(r"cmdstat_evalsha:calls=(\d+)",
+                              redis("INFO", "commandstats")).group(1))
+        self.assertGreater(calls, 100)
+        counts = load.stop()
+        self.assertEqual(set(counts), {200})
+        self.assertEqual(load.resets, 0)
+        # The bucket was lost with Redis; its limit is not.
+        statuses = [gw.ask(path="/t", ip="10.0.0.9").status for _ in range(6)]
+        self.assertEqual(statuses, [200] * 5 + [429])
+
+    def test_b29_connections_killed_and_redis_away(self):
+        redis = self.redis()
+        gw = self.gateway(redis_toml(redis) + rule("r", "1000/s", 1000000)
+                          + rule("t", "1/d", 5, match='{path="/t"}'))
+        load = Load(gw, per_second=200, fresh=True)
+        load.start()
+        time.sleep(0.5)
+        rounds = 20 if SOAK else 6
+        before = int(redis.info("stats", "total_connections_received"))
+        killed = 0
+        for _ in range(rounds):
+            killed += redis("CLIENT", "KILL", "TYPE", "normal",
+                            "SKIPME", "yes")
+            time.sleep(1)
+        failed = result(gw, "error") + result(gw, "timeout")
+        self.assertLessEqual(failed, killed)
+        made = int(redis.info("stats", "total_connections_received")) - before
+        self.assertLessEqual(made, 4 * 4 * rounds)
+        redis.kill()
+        time.sleep(60 if SOAK else 4)
+        redis.start()
+        self.assertTrue(soon(lambda: redis.buckets(), 2),
+                        "not back within 2 s")
+        counts = load.stop()
+        self.assertEqual(set(counts), {200})
+        time.sleep(0.5)
+        statuses = [gw.ask(path="/t").status for _ in range(7)]
+        self.assertEqual(statuses, [200] * 5 + [429] * 2)
+
+    def test_while_it_is_away_nothing_storms(self):
+        """Attempts to connect are paced: a listener that closes at once sees
+        few."""
+        port = free_port()
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+        seen, running = [0], [True]
+
+        def accept():
+            listener.settimeout(0.2)
+            while running[0]:
+                try:
+                    listener.accept()[0].close()
+                    seen[0] += 1
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        gw = self.gateway('[store]\nbackend = "redis"\n'
+                          'url = "redis://127.0.0.1:%d/0"\n' % port
+                          + rule("r", "1/d", 5), workers=2)
+        load = Load(gw, per_second=300, fresh=True)
+        load.start()
+        time.sleep(1)
+        start = seen[0]
+        time.sleep(4)
+        counts = load.stop()
+        made = seen[0] - start
+        running[0] = False
+        thread.join()
+        listener.close()
+        self.assertLessEqual(set(counts), {200, 429})
+        # Two workers, some connections each, a few tries a second.
+        self.assertLess(made, 4 * 2 * 12)
+
+    def test_b30_a_redis_that_never_answers_at_start(self):
+        """A full backlog swallows connections, as an unroutable address
+        does."""
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = []
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+            fillers.append(filler)
+        gw = self.idle_gateway(
+            '[store]\nbackend = "redis"\nurl = "redis://127.0.0.1:%d/0"\n'
+            'timeout = "100ms"\n' % listener.getsockname()[1]
+            + rule("r", "1/d", 5), workers=2)
+        began = time.monotonic()
+        gw.start()
+        self.assertLess(time.monotonic() - began, 2 + 1)
+        began = time.monotonic()
+        self.assertEqual(gw.ask().status, 200)
+        self.assertLess(time.monotonic() - began, 0.1 + 1)
+        statuses = [gw.ask().status for _ in range(6)]
+        self.assertEqual(statuses[-1], 429)
+        for filler in fillers:
+            filler.close()
+        listener.close()
+
+    def test_a_hanging_redis_costs_little_and_mixes_nothing_up(self):
+        """SIGSTOP for 2 s under load, three times: late replies are nobody
+        else's, no limit is passed, answers stay quick."""
+        redis = self.redis()
+        gw = self.gateway(redis_toml(redis, timeout="100ms",
+                                     on_error="allow")
+                          + rule("t", "1/d", 5, match='{path="/t/*"}')
+                          + rule("r", "1000/s", 1000000), workers=2)
+        for i in range(20):
+            for _ in range(5):
+                gw.ask(path="/t/x", ip="10.0.0.%d" % i)
+        load = Load(gw, per_second=200, fresh=True)
+        load.start()
+        for _ in range(3):
+            redis.freeze()
+            time.sleep(2)
+            redis.thaw()
+            self.assertTrue(soon(
+                lambda: gw.metrics()["sluice_store_up"] == 1, 3))
+            time.sleep(0.3)
+            # Enforcing again, and each asks about himself.
+            for i in range(20):
+                self.assertEqual(gw.ask(path="/t/x",
+                                        ip="10.0.0.%d" % i).status, 429)
+                self.assertEqual(gw.ask(path="/n",
+                                        ip="10.1.0.%d" % i).status, 200)
+        counts = load.stop()
+        self.assertEqual(set(counts), {200})
+        self.assertLess(load.slowest, 0.1 + 1)
+        self.assertGreater(result(gw, "timeout"), 0)
+        self.assertGreater(result(gw, "skipped"), result(gw, "timeout"))
+
+    def test_b32_failing_open_is_seen(self):
+        redis = self.redis()
+        gw = self.gateway(redis_toml(redis, on_error="allow")
+                          + rule("r", "1/d", 5), workers=2)
+        gw.ask()
+        redis.kill()
+        start = len(gw.log())
+        counts, took = flood(gw.port, [request_bytes()], 2000)
+        self.assertEqual(counts, {200: 2000})
+        m = gw.metrics()
+        self.assertEqual(m["sluice_store_up"], 0)
+        self.assertGreater(result(gw, "error") + result(gw, "skipped"), 1900)
+        self.assertIsNone(gw.ask().left)
+        lines = [line for line in gw.log()[start:].splitlines()
+                 if "[error]" in line or "[warn]" in line]
+        self.assertGreaterEqual(len(lines), 1)
+        self.assertLessEqual(len(lines), 10 * (took + 1))
+
+    def test_a_demoted_primary_and_one_that_loads(self):
+        """READONLY is Redis out of reach, and its end is noticed."""
+        redis = self.redis()
+        gw = self.gateway(redis_toml(redis, on_error="deny")
+                          + rule("r", "1/d", 5), workers=1)
+        self.assertEqual(gw.ask().status, 200)
+        redis("REPLICAOF", "127.0.0.1", "1")
+        self.assertTrue(soon(lambda: gw.ask().status == 503, 2))
+        redis("REPLICAOF", "NO", "ONE")
+        self.assertTrue(soon(
+            lambda: gw.ask(ip="10.0.0.1").status == 200, 3))
+
+    def test_b31_full(self):
+        redis = self.redis()
+        gw = self.gateway(redis_toml(redis, on_error="deny")
+                          + rule("r", "1/d", 5), workers=1)
+        self.assertEqual(gw.ask().status, 200)
+        redis("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        redis("CONFIG", "SET", "maxmemory", "1mb")
+        self.assertTrue(soon(lambda: gw.ask().status == 503, 2))
+        self.assertGreater(result(gw, "error"), 0)
+        redis("CONFIG", "SET", "maxmemory", "0")
+        self.assertTrue(soon(lambda: gw.ask().status == 200, 2 + 1))
+
+    def test_b37_too_many_clients(self):
+        redis = self.redis("--maxclients", "12")
+        gw = self.gateway(redis_toml(redis) + rule("r", "1000/s", 100000))
+        counts, _ = flood(gw.port, [request_bytes()], 2000, connections=32)
+        self.assertEqual(counts, {200: 2000})
+        self.assertLessEqual(
+            int(redis.info("clients", "connected_clients")), 12)
+
+    def test_b35_connections_are_few_and_kept(self):
+        redis = self.redis()
+        gw = self.gateway(redis_toml(redis) + rule("r", "1000/s", 100000)
+                          + '[lists]\nblocklist = ["203.0.113.0/24"]\n')
+        flood(gw.port, [request_bytes()], 400)
+        before = int(redis.info("stats", "total_connections_received"))
+        mixed = [request_bytes(ip="10.0.0.%d" % i) for i in range(50)] \
+            + [request_bytes(ip="203.0.113.%d" % i) for i in range(20)]
+        flood(gw.port, mixed, 10000 if SOAK else 4000, connections=32)
+        after = int(redis.info("stats", "total_connections_received"))
+        self.assertLessEqual(after - before, 8)
+        self.assertLessEqual(
+            int(redis.info("clients", "connected_clients")), 4 * 3 + 1)
+
+    def test_b24_every_key_ends(self):
+        redis = self.redis()
+        gw = self.gateway(redis_toml(redis) + rule("r", "10/s", 10), workers=2)
+        identities = 50000 if SOAK else 1000
+        flood(gw.port, [request_bytes(ip="10.%d.%d.%d" % (
+            i >> 16, i >> 8 & 255, i & 255)) for i in range(identities)],
+            identities)
+        keys = redis.buckets()
+        self.assertGreater(len(keys), identities * 0.5)
+        for key in keys[:500]:
+            ttl = redis("PTTL", key)
+            if ttl != -2:
+                self.assertTrue(0 < ttl <= 61000, (key, ttl))
+        if SOAK:
+            self.assertTrue(soon(lambda: not redis.buckets(), 2 + 60, 1))
+
+
+class Memory(Case):
+    """What lives in Redis, and what stays when it is gone."""
+
+    def lived_in(self, redis):
+        redis("HSET", "sluice:config", "rule:r",
+              '{"rate":"1/d","capacity":7}')
+        redis("SADD", "sluice:blocklist", "203.0.113.9")
+        redis("ZADD", "sluice:bans", "+inf", "203.0.113.10")
+        gw = self.gateway(redis_toml(redis) + rule("r", "1/d", 50), workers=2)
+        self.assertTrue(soon(lambda: self.holds(gw), 3))
+        return gw
+
+    @staticmethod
+    def holds(gw):
+        return gw.ask(ip="203.0.113.9").status == 403 \
+            and gw.ask(ip="203.0.113.10").status == 403 \
+            and ";q=7;" in gw.ask(ip="10.9.9.9").headers["ratelimit-policy"]
+
+    def test_b88_redis_away(self):
+        """The last state stays, over reloads and over a restart of nginx."""
+        redis = self.redis()
+        gw = self.lived_in(redis)
+        redis.kill()
+        time.sleep(3)
+        self.assertTrue(self.holds(gw))
+        gw.hup()
+        self.assertTrue(self.holds(gw))
+        gw.stop()
+        gw.start()
+        self.assertTrue(self.holds(gw))
+
+    def test_redis_restarted_and_lost_everything(self):
+        redis = self.redis()
+        gw = self.lived_in(redis)
+        redis.kill()
+        redis.start()
+        time.sleep(3)
+        self.assertTrue(self.holds(gw))
+        time.sleep(2)
+        said = [line for line in gw.log().splitlines()
+                if re.search("restart|run_id|lost", line)
+                and "[notice]" not in line]
+        self.assertEqual(len(said), 1, said)
+        self.assertTrue(gw.status()["warnings"])
+        # Until any of them exists again.
+        redis("SADD", "sluice:blocklist", "203.0.113.77")
+        self.assertTrue(soon(
+            lambda: gw.ask(ip="203.0.113.77").status == 403, 3))
+        self.assertTrue(soon(
+            lambda: gw.ask(ip="203.0.113.9").status == 200, 2))
+        self.assertEqual(gw.ask(ip="203.0.113.10").status, 200)
+        self.assertIn(";q=50;", gw.ask(
+            ip="10.9.9.10").headers["ratelimit-policy"])
+
+    def test_flushed_while_it_runs(self):
+        """The same run_id: gone means empty."""
+        redis = self.redis()
+        gw = self.lived_in(redis)
+        load = Load(gw, per_second=200, fresh=True, ips=["10.8.%d.%d" % (
+            i, j) for i in range(50) for j in range(20)])
+        load.start()
+        redis("FLUSHALL")
+        self.assertTrue(soon(
+            lambda: gw.ask(ip="203.0.113.9").status == 200, 3))
+        self.assertIn(";q=50;", gw.ask(
+            ip="10.9.9.11").headers["ratelimit-policy"])
+        self.assertEqual(set(load.stop()), {200})
+
+    def test_a_change_made_while_redis_was_unreachable(self):
+        """B66: in force soon after it is back."""
+        redis = self.redis()
+        gw = self.lived_in(redis)
+        redis.freeze()
+        time.sleep(2)
+        redis.thaw()
+        redis("SADD", "sluice:blocklist", "203.0.113.88")
+        self.assertTrue(soon(
+            lambda: gw.ask(ip="203.0.113.88").status == 403, 2 + 1))
+
+    def test_the_worker_that_reads_is_killed(self):
+        """Another takes over, whichever it was."""
+        redis = self.redis()
+        gw = self.gateway(redis_toml(redis) + rule("r", "1/d", 5), workers=3)
+        self.expected_in_log = "exited on signal 9"
+        gw.ask()
+        for i, pid in enumerate(gw.workers()):
+            os.kill(pid, signal.SIGKILL)
+            self.assertTrue(soon(lambda: len(gw.workers()) == 3))
+            ip = "203.0.113.%d" % i
+            redis("SADD", "sluice:blocklist", ip)
+            self.assertTrue(soon(lambda: gw.ask(ip=ip).status == 403, 3))
+
+    def test_b63_a_large_list_replaced(self):
+        """200,000 entries, half of them networks, replaced whole under
+        traffic: an address in both is never admitted, Redis is never held,
+        and the new list is in force in time."""
+        redis = self.redis()
+        entries = 200000
+
+        def members(shift):
+            yield "203.0.113.9"
+            for i in range(entries // 2):
+                n = i + shift
+                yield "%d.%d.%d.0/24" % (20 + (n >> 16), n >> 8 & 255, n & 255)
+                yield "%d.%d.%d.7" % (100 + (n >> 16), n >> 8 & 255, n & 255)
+
+        def write(key, shift):
+            redis.many(["SADD", key, *chunk] for chunk in chunks(
+                members(shift), 500))
+
+        write("sluice:blocklist", 0)
+        gw = self.gateway('[store]\nurl = "%s"\n' % redis.url
+                          + rule("r", "1000/s", 1000000))
+        self.assertTrue(soon(lambda: gw.metrics()["sluice_blocklist_entries"]
+                             == entries + 1, 10))
+        redis("CONFIG", "SET", "slowlog-log-slower-than", "20000")
+        redis("SLOWLOG", "RESET")
+        load = Load(gw, ips=["203.0.113.9"], per_second=300)
+        load.start()
+        plain = Load(gw, ips=["198.51.100.3"], per_second=200)
+        plain.start()
+        write("new", 100000)
+        began = time.monotonic()
+        redis("RENAME", "new", "sluice:blocklist")
+        # 20.0.0.0/24 was in the old one only; 21.134.160.0 is in the new.
+        self.assertTrue(soon(lambda: gw.ask(ip="20.0.0.1").status == 200
+                             and gw.ask(ip="22.0.0.1").status == 403, 6))
+        self.assertLess(time.monotonic() - began, 2 + 1)
+        self.assertEqual(set(load.stop()), {403})
+        self.assertEqual(set(plain.stop()), {200})
+        self.assertLess(plain.slowest, 1)
+        slow = [entry for entry in redis("SLOWLOG", "GET", 20)
+                if entry[3][0].upper() in ("SSCAN", "SMEMBERS", "EXEC",
+                                           "ZSCAN", "HGETALL")]
+        self.assertEqual(slow, [])
+
+
+def chunks(items, size):
+    part = []
+    for item in items:
+        part.append(item)
+        if len(part) == size:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+if __name__ == "__main__":
+    main()
