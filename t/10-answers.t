@@ -344,15 +344,15 @@ rate = "1/d"
 capacity = 1
 --- driver
 local function log_lines(pattern)
-    local n = 0
+    local n, told = 0, 0
     for line in io.lines("$TEST_NGINX_SERVROOT/logs/error.log") do
-        if line:find("sluice", 1, true) and line:find(pattern, 1, true)
-            and not line:find("drive", 1, true)
-        then
+        local count = line:match(pattern .. " (%d+) request")
+        if count and line:find("198.51.100", 1, true) then
             n = n + 1
+            told = told + tonumber(count)
         end
     end
-    return n
+    return n, told
 end
 ngx.update_time()
 local start = ngx.now()
@@ -365,11 +365,18 @@ ngx.update_time()
 local seconds = math.ceil(ngx.now() - start) + 1
 sleep(1.1)
 GET("/1")
-local one, two = log_lines('one'), log_lines('two')
-say(one >= 1 and one <= seconds + 1, two >= 1 and two <= seconds)
+GET("/2", "198.51.100.2")
+GET("/", "198.51.100.66")
+for _, pattern in ipairs { 'rule "one" refused', 'rule "two" refused',
+                           "the lists blocked" } do
+    local n, told = log_lines(pattern)
+    say(n >= 2, n <= seconds + 2, told)
+end
 --- timeout: 20
 --- response_body
-true true
+true true 100
+true true 100
+true true 101
 
 
 
