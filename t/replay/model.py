@@ -1,128 +1,135 @@
-"""A second reading of the contract: what each request of a replay must be
-answered. Written from the contract alone and slow on purpose; it shares
-nothing with the library.
+#!/usr/bin/env python3
+"""A second reading of the contract: what each request of the replay must be
+answered. Written from the contract alone and plain on purpose; it shares
+nothing with the library or with the harness that calls it.
 
-Here buckets refill so slowly (1/d) that the clock plays no part: a bucket is
-the number of tokens that are left.
+    model.py RULES REQUESTS LIST... > verdicts
+
+RULES is a JSON list of { name, capacity, path?, method? }; REQUESTS has a
+line `METHOD TARGET CLIENT` a request, in order; each LIST is a file of the
+blocklist. A line `verdict rule status` comes out for each request.
+
+Buckets refill so slowly (1/d) that the clock plays no part: a bucket is the
+number of tokens that are left.
 """
 import ipaddress
+import json
 import re
+import sys
 
 
 class Networks:
-    """Membership by the plain definition: is any prefix of the address, of
-    any length, in the set?"""
+    """Membership by its definition: is any prefix of the address in the
+    list?"""
 
-    def __init__(self, lines):
-        self.sets = {4: {}, 6: {}}
-        for line in lines:
-            line = line.split("#")[0].strip()
-            if not line:
-                continue
-            net = ipaddress.ip_network(line, strict=False)
-            self.sets[net.version].setdefault(net.prefixlen, set()).add(
-                int(net.network_address))
+    def __init__(self, paths):
+        self.by_length = {4: {}, 6: {}}
+        for path in paths:
+            with open(path) as f:
+                for line in f:
+                    line = line.split("#")[0].strip()
+                    if line:
+                        net = ipaddress.ip_network(line, strict=False)
+                        self.by_length[net.version].setdefault(
+                            net.prefixlen, set()).add(int(net.network_address))
 
     def holds(self, text):
         ip = ipaddress.ip_address(text)
-        bits = ip.max_prefixlen
-        value = int(ip)
-        return any(value >> (bits - length) << (bits - length) in found
-                   for length, found in self.sets[ip.version].items())
+        value, bits = int(ip), ip.max_prefixlen
+        return any(value >> bits - length << bits - length in found
+                   for length, found in self.by_length[ip.version].items())
 
 
 def normalised(target):
     """The path of a request line as nginx makes $uri of it: without the
-    query, decoded, slashes merged, dot segments resolved. None: refused."""
-    path = target.split("?", 1)[0].split("#", 1)[0]
-    out = bytearray()
-    i, raw = 0, path.encode("latin-1")
-    while i < len(raw):
-        if raw[i] == 0x25:
-            digits = raw[i + 1:i + 3]
-            if not re.fullmatch(rb"[0-9A-Fa-f]{2}", digits):
-                return None
-            out.append(int(digits, 16))
-            i += 3
-        else:
-            out.append(raw[i])
-            i += 1
-    if b"\0" in out:
-        return None
-    segments = bytes(out).split(b"/")[1:]
+    query, decoded, slashes merged, dot segments resolved."""
+    raw = target.split("?", 1)[0].encode("latin-1")
+    path = re.sub(rb"%([0-9A-Fa-f]{2})",
+                  lambda m: bytes([int(m.group(1), 16)]), raw)
     kept = []
-    for n, segment in enumerate(segments):
-        last = n == len(segments) - 1
-        if segment == b"..":
-            if not kept:
-                return None
+    parts = path.split(b"/")[1:]
+    for n, part in enumerate(parts):
+        if part == b"..":
             kept.pop()
-        elif segment != b"." and segment != b"":
-            kept.append(segment)
+        elif part not in (b"", b"."):
+            kept.append(part)
             continue
-        if last:
+        if n == len(parts) - 1:
             kept.append(b"")
     return b"/" + b"/".join(kept)
 
 
 def group(text):
-    """Addresses are grouped by prefix for keys: 32 bits, 64 bits."""
+    """Clients are told apart by 32 bits of IPv4 and 64 of IPv6."""
     ip = ipaddress.ip_address(text)
-    if ip.version == 4:
-        return str(ip)
-    return str(ipaddress.ip_network((ip, 64), strict=False).network_address)
+    return int(ip) if ip.version == 4 else (int(ip) >> 64, 6)
 
 
-class Rule:
-    def __init__(self, name, capacity, paths=(), methods=None):
-        self.name, self.capacity = name, capacity
-        self.paths, self.methods = paths, methods
-        self.left = {}
-
-    def matches(self, method, path):
-        if self.methods is not None and method not in self.methods:
-            return False
-        for pattern in self.paths:
-            if pattern.startswith("~"):
-                if re.search(pattern[1:].encode(), path):
-                    return True
-            elif pattern.endswith("/*"):
-                base = pattern[:-2].encode()
-                if path == base or path.startswith(base + b"/"):
-                    return True
-            elif path == pattern.encode():
+def matches(rule, method, path):
+    if "method" in rule and method not in rule["method"]:
+        return False
+    if "path" not in rule:
+        return True
+    for pattern in rule["path"]:
+        if pattern.startswith("~"):
+            if re.search(pattern[1:].encode(), path):
                 return True
-        return not self.paths
+        elif pattern.endswith("/*"):
+            base = pattern[:-2].encode()
+            if path == base or path.startswith(base + b"/"):
+                return True
+        elif path == pattern.encode():
+            return True
+    return False
 
 
-class Model:
-    def __init__(self, blocklist, rules):
-        self.blocklist, self.rules = blocklist, rules
+class Buckets:
+    def __init__(self):
+        self.left = {}
+        # When a bucket was first taken from. All refill at one rate, so of
+        # two empty ones the later begun refuses for longer.
+        self.begun = {}
+        self.requests = 0
 
-    def decide(self, method, target, client):
-        """verdict, rule, status."""
-        if self.blocklist.holds(client):
-            return "blocked", "-", 403
-        path = normalised(target)
-        asked = [r for r in self.rules if r.matches(method, path)]
-        key = group(client)
-        left = {r.name: r.left.get(key, r.capacity) for r in asked}
-        refusing = [r for r in asked if left[r.name] < 1]
+    def decide(self, rules, client):
+        self.requests += 1
+        keys = {r["name"]: (r["name"], client) for r in rules}
+        left = {r["name"]: self.left.get(keys[r["name"]], r["capacity"])
+                for r in rules}
+        refusing = [name for name in left if left[name] < 1]
         if refusing:
-            # Reported is the rule that refuses for longest. All refill at
-            # the same rate, so it is the one that was emptied last; the
-            # caller has made sure that this cannot be told apart, or keeps
-            # the order.
-            last = max(refusing, key=lambda r: r.emptied[key])
-            return "limited", last.name, 429
-        for r in asked:
-            r.left[key] = left[r.name] - 1
-            if r.left[key] == 0:
-                r.emptied = getattr(r, "emptied", {})
-                self.clock = getattr(self, "clock", 0) + 1
-                r.emptied[key] = self.clock
-        if not asked:
+            # The longest wait; the earlier name where waits are the same.
+            return "limited", min(
+                refusing, key=lambda n: (-self.begun[keys[n]], n)), 429
+        if not rules:
             return "pass", "-", 200
-        # The smallest share left, the earlier name on a tie.
-        shown = min(asked, key=lambda r: (r.left[key] / r.capacity, r.name))
-        return "pass", shown.name, 200
+        for r in rules:
+            key = keys[r["name"]]
+            self.begun.setdefault(key, self.requests)
+            self.left[key] = left[r["name"]] - 1
+        # The smallest share left; the earlier name where shares are equal.
+        return "pass", min(rules, key=lambda r: (
+            self.left[keys[r["name"]]] / r["capacity"], r["name"]))["name"], \
+            200
+
+
+def main():
+    with open(sys.argv[1]) as f:
+        rules = json.load(f)
+    blocklist = Networks(sys.argv[3:])
+    buckets = Buckets()
+    with open(sys.argv[2]) as f:
+        for line in f:
+            method, target, client = line.split()
+            if blocklist.holds(client):
+                said = "blocked", "-", 403
+            else:
+                path = normalised(target)
+                said = buckets.decide(
+                    [r for r in rules if matches(r, method, path)],
+                    group(client))
+            print(*said)
+
+
+if __name__ == "__main__":
+    main()
