@@ -240,9 +240,7 @@ fn charge(
     bucket: impl Fn(&Item) -> Option<RuleId>,
 ) -> bool {
     // A single bucket is spent at once: its refusal spends nothing, so the answer is the same.
-    let mut few = items.iter().filter(|i| i.place != Place::Nowhere);
-    let single = few.next().is_some() && few.next().is_none() && items.len() == 1;
-    if !single {
+    if items.len() > 1 {
         for i in items.iter_mut() {
             if let Some(id) = bucket(i) {
                 i.note(region.peek(id, i.hash, i.cost, now));

@@ -31,3 +31,8 @@ pub mod sync;
 pub mod thread;
 pub mod ticket;
 pub mod worker;
+
+#[cfg(test)]
+mod decide_tests;
+#[cfg(test)]
+mod fake;

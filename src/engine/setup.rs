@@ -112,7 +112,7 @@ fn region(
 }
 
 /// Lists of the files' entries, on the heap: inherited by the workers.
-fn build(files: &Files) -> Result<Option<Lists>, String> {
+pub fn build(files: &Files) -> Result<Option<Lists>, String> {
     if files.is_empty() {
         return Ok(None);
     }

@@ -25,7 +25,12 @@ const LOOK: Duration = Duration::from_millis(50);
 const TRY_LOCK: Duration = Duration::from_millis(250);
 
 /// What is in force for this setup now.
-pub fn in_force(setup: &Setup, published: &Published, before: Option<&InForce>) -> InForce {
+pub fn in_force(
+    setup: &Setup,
+    published: &Published,
+    before: Option<(&InForce, &Published)>,
+) -> InForce {
+    let (known, before) = (before.map(|b| b.1), before.map(|b| b.0));
     let region = setup.region;
     let rules = RuleSet::compile(
         &published.live(),
@@ -45,26 +50,36 @@ pub fn in_force(setup: &Setup, published: &Published, before: Option<&InForce>) 
         store_lists: before.map(|b| b.store_lists.clone()).unwrap_or_default(),
         rejected: 0,
     };
-    lists_in_force(setup, published, &mut force);
+    lists_in_force(setup, published, known, &mut force);
     force
 }
 
-/// Maps the published lists; one that cannot be mapped leaves the one in force.
-fn lists_in_force(setup: &Setup, published: &Published, force: &mut InForce) {
+/// Maps the published lists that changed; one that cannot be mapped leaves the one in force.
+fn lists_in_force(
+    setup: &Setup,
+    published: &Published,
+    known: Option<&Published>,
+    force: &mut InForce,
+) {
     let own_files = setup.files.allow.rejected() + setup.files.block.rejected();
     force.rejected = own_files;
-    if let Some((_, list)) = published.files.filter(|(g, _)| *g == setup.generation)
-        && let Ok(lists) = publish::open(setup.region, Kind::Files, list)
-    {
-        force.file_lists = some(lists);
+    if let Some((_, list)) = published.files.filter(|(g, _)| *g == setup.generation) {
+        if known.is_none_or(|k| k.files != published.files)
+            && let Ok(lists) = publish::open(setup.region, Kind::Files, list)
+        {
+            force.file_lists = some(lists);
+        }
         force.rejected = list.rejected;
     }
     for which in [Which::Allow, Which::Block, Which::Bans] {
-        let slot = &mut force.store_lists[which as usize];
-        match published.lists[which as usize] {
+        let n = which as usize;
+        let slot = &mut force.store_lists[n];
+        match published.lists[n] {
             None => *slot = None,
             Some(list) => {
-                if let Ok(lists) = publish::open(setup.region, publish::kind(which), list) {
+                if known.is_none_or(|k| k.lists[n] != published.lists[n])
+                    && let Ok(lists) = publish::open(setup.region, publish::kind(which), list)
+                {
                     *slot = some(lists);
                 }
                 force.rejected += list.rejected;
@@ -240,10 +255,10 @@ impl Follower {
             && self.seen != (0, 0);
         let force = if same_rules {
             let mut force = before;
-            lists_in_force(&self.setup, &published, &mut force);
+            lists_in_force(&self.setup, &published, Some(&self.published), &mut force);
             force
         } else {
-            in_force(&self.setup, &published, Some(&before))
+            in_force(&self.setup, &published, Some((&before, &self.published)))
         };
         region.my_config_generation(force.rules.generation);
         self.current.change(|c| *c = force);

@@ -46,6 +46,8 @@ pub struct Worker {
     complained_of_store: Option<Instant>,
     /// Taken from the outbox, not yet filed.
     arrived: Vec<Done>,
+    #[cfg(test)]
+    store_down: bool,
 }
 
 thread_local! {
@@ -79,22 +81,7 @@ pub fn start() -> Result<(), String> {
         Arc::clone(&current),
         Arc::clone(&shared),
     )?;
-    let worker = Worker {
-        region,
-        trust: ProxyTrust::new(&setup.config.client),
-        force,
-        version: current.version(),
-        current,
-        shared,
-        tickets: Tickets::default(),
-        scratch: Scratch::default(),
-        ended: None,
-        health: None,
-        complained: None,
-        complained_of_store: None,
-        arrived: Vec::new(),
-        setup,
-    };
+    let worker = Worker::new(setup, force, current, shared);
     WORKER.with(|w| *w.borrow_mut() = Some(worker));
     Ok(())
 }
@@ -109,6 +96,32 @@ fn once_a_second(last: &mut Option<Instant>) -> bool {
 }
 
 impl Worker {
+    pub fn new(
+        setup: Arc<Setup>,
+        force: InForce,
+        current: Arc<Current>,
+        shared: Arc<Shared>,
+    ) -> Worker {
+        Worker {
+            region: setup.region,
+            trust: ProxyTrust::new(&setup.config.client),
+            force,
+            version: current.version(),
+            current,
+            shared,
+            tickets: Tickets::default(),
+            scratch: Scratch::default(),
+            ended: None,
+            health: None,
+            complained: None,
+            complained_of_store: None,
+            arrived: Vec::new(),
+            #[cfg(test)]
+            store_down: false,
+            setup,
+        }
+    }
+
     /// Takes rules and lists that came into force since.
     pub fn refresh(&mut self) {
         let version = self.current.version();
@@ -120,11 +133,20 @@ impl Worker {
 
     /// Is Redis thought to answer? Asking one that does not would only cost time.
     pub fn store_up(&mut self) -> bool {
+        #[cfg(test)]
+        if self.store_down {
+            return false;
+        }
         if self.health.is_none() {
             self.health = self.shared.health.lock().clone();
         }
         // Not there yet: the thread has just started.
         self.health.as_ref().is_none_or(|h| h.is_up())
+    }
+
+    #[cfg(test)]
+    pub fn pretend_store_down(&mut self) {
+        self.store_down = true;
     }
 
     /// A line about a caller's mistake, at most one a second.

@@ -118,7 +118,8 @@ local buf = ffi.new("char[?]", BUF_SIZE)
 local values
 local names = {}
 local kinds = {}
-local anchors = {}
+-- Holds the strings whose bytes `values` points to.
+local anchors = {} -- luacheck: ignore 241
 local version = -1
 
 
