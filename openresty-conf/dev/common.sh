@@ -1,6 +1,10 @@
 # shellcheck shell=bash
 # What the scripts that start an nginx of their own have in common: which nginx, with
 # which modules; free ports; and nothing left behind. To be sourced.
+#
+# ROOT is the repository, TARGET where cargo builds.
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+TARGET=${SLUICE_TARGET:-${CARGO_TARGET_DIR:-$ROOT/target}}
 
 # Sets NGINX (the program), NGINX_KIND (debian, openresty, other) and NGINX_MODULES (the
 # load_module lines it needs for Lua). NGINX may name a program beforehand.
@@ -73,4 +77,63 @@ stop_all() {
         wait "$pid" 2>/dev/null || true
     done
     STARTED=()
+}
+
+# As many connections as this machine lets us have. Sets WORKER_CONNECTIONS.
+raise_limits() {
+    ulimit -n 65536 2>/dev/null || ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
+    WORKER_CONNECTIONS=$(ulimit -n)
+    [ "$WORKER_CONNECTIONS" != unlimited ] && [ "$WORKER_CONNECTIONS" -le 16384 ] ||
+        WORKER_CONNECTIONS=16384
+}
+
+# nginx_conf DIR WORKERS: the beginning of an nginx.conf for a server that keeps
+# everything it writes under DIR, with http { still open.
+nginx_conf() {
+    local dir=$1 workers=$2 lua=${SLUICE_LUA:-$ROOT/lua} lib=${SLUICE_LIB:-$TARGET/release}
+    mkdir -p "$dir/tmp"
+    cat <<CONF
+$NGINX_MODULES
+$(nginx_user)
+daemon off;
+worker_processes $workers;
+worker_shutdown_timeout 5s;
+pid $dir/nginx.pid;
+error_log $dir/error.log warn;
+events { worker_connections $WORKER_CONNECTIONS; }
+http {
+    client_body_temp_path $dir/tmp/body;
+    proxy_temp_path       $dir/tmp/proxy;
+    fastcgi_temp_path     $dir/tmp/fastcgi;
+    uwsgi_temp_path       $dir/tmp/uwsgi;
+    scgi_temp_path        $dir/tmp/scgi;
+    access_log off;
+    default_type text/plain;
+    keepalive_requests 1000000;
+
+    lua_package_path  "$lua/?.lua;;";
+    lua_package_cpath "$lib/?.so;;";
+    include $ROOT/openresty-conf/sluice.conf;
+    lua_check_client_abort on;
+    proxy_http_version 1.1;
+    proxy_connect_timeout 2s;
+    proxy_read_timeout 30s;
+    proxy_next_upstream off;
+CONF
+}
+
+# start_nginx DIR PORT: runs DIR/nginx.conf and waits until PORT answers.
+start_nginx() {
+    "$NGINX" -p "$1" -e "$1/error.log" -c "$1/nginx.conf" > "$1/nginx.out" 2>&1 &
+    started $!
+    wait_for_port "$2" $! nginx || {
+        cat "$1/nginx.out" "$1/error.log" >&2 2>/dev/null || true
+        return 1
+    }
+}
+
+# with_shm_path FILE SHM: FILE with its shm.path replaced, so that what is tried out
+# does not touch a gateway that runs on this machine.
+with_shm_path() {
+    sed 's#^path *= *"/dev/shm/[^"]*"#path = "'"$2"'"#' "$1"
 }
