@@ -22,13 +22,28 @@ fn body(out: &super::answer::Answer) -> serde_json::Value {
 fn a_client_is_admitted_up_to_the_capacity_and_then_told_when_to_come_back() {
     let mut w = worker(LOGIN);
     for left in ["1", "0"] {
-        let (x, out) = run(&mut w, Fake::get(1, "203.0.113.7", "/login"), &Options::default());
+        let (x, out) = run(
+            &mut w,
+            Fake::get(1, "203.0.113.7", "/login"),
+            &Options::default(),
+        );
         assert_eq!(out.action, Action::Proceed as i32);
-        assert_eq!((x.var("sluice_verdict"), x.var("sluice_rule")), ("pass", "login"));
-        assert!(x.set["RateLimit"].contains(&format!("r={left};")), "{:?}", x.set);
+        assert_eq!(
+            (x.var("sluice_verdict"), x.var("sluice_rule")),
+            ("pass", "login")
+        );
+        assert!(
+            x.set["RateLimit"].contains(&format!("r={left};")),
+            "{:?}",
+            x.set
+        );
         assert_eq!(x.set["RateLimit-Policy"], "\"login\";q=2;w=172800");
     }
-    let (x, out) = run(&mut w, Fake::get(1, "203.0.113.7", "/login"), &Options::default());
+    let (x, out) = run(
+        &mut w,
+        Fake::get(1, "203.0.113.7", "/login"),
+        &Options::default(),
+    );
     assert_eq!((out.action, out.status), (Action::Refuse as i32, 429));
     assert_eq!(x.var("sluice_verdict"), "limited");
     assert_eq!(x.set["Content-Type"], "application/problem+json");
@@ -38,9 +53,19 @@ fn a_client_is_admitted_up_to_the_capacity_and_then_told_when_to_come_back() {
     assert_eq!(body(&out)["retry_after"], wait);
     assert_eq!(body(&out)["status"], 429);
     // Others have buckets of their own; other paths no rule.
-    assert_eq!(verdict(&mut w, Fake::get(1, "203.0.113.8", "/login")), "pass");
-    let (x, _) = run(&mut w, Fake::get(1, "203.0.113.7", "/"), &Options::default());
-    assert_eq!((x.var("sluice_verdict"), x.var("sluice_rule")), ("pass", "-"));
+    assert_eq!(
+        verdict(&mut w, Fake::get(1, "203.0.113.8", "/login")),
+        "pass"
+    );
+    let (x, _) = run(
+        &mut w,
+        Fake::get(1, "203.0.113.7", "/"),
+        &Options::default(),
+    );
+    assert_eq!(
+        (x.var("sluice_verdict"), x.var("sluice_rule")),
+        ("pass", "-")
+    );
     assert!(x.set.is_empty());
 }
 
@@ -55,19 +80,34 @@ fn one_client_request_is_charged_once_whatever_redirects_it_goes_through() {
     }
     w.end(x.tickets[0]);
     assert_eq!(x.tickets.len(), 1);
-    assert_eq!(verdict(&mut w, Fake::get(1, "203.0.113.7", "/login")), "pass");
-    assert_eq!(verdict(&mut w, Fake::get(1, "203.0.113.7", "/login")), "limited");
+    assert_eq!(
+        verdict(&mut w, Fake::get(1, "203.0.113.7", "/login")),
+        "pass"
+    );
+    assert_eq!(
+        verdict(&mut w, Fake::get(1, "203.0.113.7", "/login")),
+        "limited"
+    );
     // A subrequest is not charged and not refused.
-    let sub = Fake { subrequest: true, ..Fake::get(1, "203.0.113.7", "/login") };
+    let sub = Fake {
+        subrequest: true,
+        ..Fake::get(1, "203.0.113.7", "/login")
+    };
     let (x, out) = run(&mut w, sub, &Options::default());
-    assert_eq!((out.action, x.var("sluice_verdict")), (Action::Proceed as i32, "-"));
+    assert_eq!(
+        (out.action, x.var("sluice_verdict")),
+        (Action::Proceed as i32, "-")
+    );
 }
 
 #[test]
 fn without_nginxs_cleanup_a_reused_request_address_is_another_request() {
     let mut w = worker(LOGIN);
     let mut out = blank();
-    let mut first = Fake { cleanup: false, ..Fake::get(0x10, "203.0.113.7", "/login") };
+    let mut first = Fake {
+        cleanup: false,
+        ..Fake::get(0x10, "203.0.113.7", "/login")
+    };
     decide::access(&mut w, &mut first, &Options::default(), &mut out);
     decide::access(&mut w, &mut first, &Options::default(), &mut out);
     assert_eq!(w.tickets.len(), 1);
@@ -97,18 +137,41 @@ fn a_request_passes_when_all_rules_admit_it_and_only_then_spends() {
     );
     assert_eq!(verdict(&mut w, Fake::get(1, "203.0.113.7", "/")), "pass");
     for _ in 0..20 {
-        let (x, _) = run(&mut w, Fake::get(1, "203.0.113.7", "/"), &Options::default());
-        assert_eq!((x.var("sluice_verdict"), x.var("sluice_rule")), ("limited", "narrow"));
+        let (x, _) = run(
+            &mut w,
+            Fake::get(1, "203.0.113.7", "/"),
+            &Options::default(),
+        );
+        assert_eq!(
+            (x.var("sluice_verdict"), x.var("sluice_rule")),
+            ("limited", "narrow")
+        );
     }
     // Nine tokens are left of "wide": twenty refusals spent none.
-    for (n, peer) in ["1", "2", "3", "4", "5", "6", "7", "8", "9"].iter().enumerate() {
+    for (n, peer) in ["1", "2", "3", "4", "5", "6", "7", "8", "9"]
+        .iter()
+        .enumerate()
+    {
         let peer: &'static str = Box::leak(format!("198.51.100.{peer}").into_boxed_str());
         assert_eq!(verdict(&mut w, Fake::get(1, peer, "/")), "pass", "{n}");
     }
-    let (x, _) = run(&mut w, Fake::get(1, "198.51.100.99", "/"), &Options::default());
-    assert_eq!((x.var("sluice_verdict"), x.var("sluice_rule")), ("limited", "wide"));
+    let (x, _) = run(
+        &mut w,
+        Fake::get(1, "198.51.100.99", "/"),
+        &Options::default(),
+    );
+    assert_eq!(
+        (x.var("sluice_verdict"), x.var("sluice_rule")),
+        ("limited", "wide")
+    );
     let t = w.region.totals();
-    let rule = |n: &str| t.rules.iter().find(|r| r.name == n).expect("counted").clone();
+    let rule = |n: &str| {
+        t.rules
+            .iter()
+            .find(|r| r.name == n)
+            .expect("counted")
+            .clone()
+    };
     assert_eq!((rule("narrow").pass, rule("narrow").limited), (11, 20));
     // "watched" would have refused the client's later requests.
     assert_eq!((rule("watched").pass, rule("watched").shadow), (11, 20));
@@ -131,7 +194,11 @@ fn the_longest_wait_is_reported_and_is_enough_for_all() {
         "#,
     );
     verdict(&mut w, Fake::get(1, "203.0.113.7", "/"));
-    let (x, _) = run(&mut w, Fake::get(1, "203.0.113.7", "/"), &Options::default());
+    let (x, _) = run(
+        &mut w,
+        Fake::get(1, "203.0.113.7", "/"),
+        &Options::default(),
+    );
     assert_eq!(x.var("sluice_rule"), "b-long");
     assert!(x.set["Retry-After"].parse::<u64>().expect("s") > 3500);
 }
@@ -149,10 +216,17 @@ fn lists_come_first_and_allow_beats_block() {
         capacity = 1
         "#,
     );
-    let user = |u: &'static [u8]| Options { user: Some(u), ..Options::default() };
+    let user = |u: &'static [u8]| Options {
+        user: Some(u),
+        ..Options::default()
+    };
     let mut ask = |peer, o: &Options<'static>| {
         let (x, out) = run(&mut w, Fake::get(1, peer, "/"), o);
-        (x.var("sluice_verdict").to_owned(), x.var("sluice_rule").to_owned(), out.status)
+        (
+            x.var("sluice_verdict").to_owned(),
+            x.var("sluice_rule").to_owned(),
+            out.status,
+        )
     };
     let none = Options::default();
     assert_eq!(ask("10.2.3.4", &none), ("blocked".into(), "-".into(), 403));
@@ -205,10 +279,17 @@ fn a_missing_key_part_is_the_address_a_skip_or_a_refusal() {
         assert_eq!(ask("203.0.113.7"), first, "{missing}");
         assert_eq!(ask("203.0.113.7"), second, "{missing}");
         assert_eq!(ask("203.0.113.8"), other, "{missing}");
-        let blank = Fake { headers: vec![("cookie", "sid=  ")], ..Fake::get(1, "203.0.113.8", "/") };
+        let blank = Fake {
+            headers: vec![("cookie", "sid=  ")],
+            ..Fake::get(1, "203.0.113.8", "/")
+        };
         assert_eq!(verdict(&mut w, blank), second, "{missing}: blank is absent");
         if missing == "deny" {
-            let (x, out) = run(&mut w, Fake::get(1, "203.0.113.7", "/"), &Options::default());
+            let (x, out) = run(
+                &mut w,
+                Fake::get(1, "203.0.113.7", "/"),
+                &Options::default(),
+            );
             assert_eq!(out.status, 403);
             assert!(!x.set.contains_key("Retry-After"), "no wait helps");
         }
@@ -219,12 +300,30 @@ fn a_missing_key_part_is_the_address_a_skip_or_a_refusal() {
 fn wrong_options_are_ignored_and_the_request_decided_without_them() {
     let mut w = worker(LOGIN);
     let odd = [
-        Options { cost: Some(0.5), ..Options::default() },
-        Options { cost: Some(f64::NAN), ..Options::default() },
-        Options { raise: Some(2), ..Options::default() },
-        Options { rules: Some(b"login\0nosuch"), ..Options::default() },
-        Options { pool: Some(b"nosuch"), ..Options::default() },
-        Options { user: Some(b"a\x01b"), ..Options::default() },
+        Options {
+            cost: Some(0.5),
+            ..Options::default()
+        },
+        Options {
+            cost: Some(f64::NAN),
+            ..Options::default()
+        },
+        Options {
+            raise: Some(2),
+            ..Options::default()
+        },
+        Options {
+            rules: Some(b"login\0nosuch"),
+            ..Options::default()
+        },
+        Options {
+            pool: Some(b"nosuch"),
+            ..Options::default()
+        },
+        Options {
+            user: Some(b"a\x01b"),
+            ..Options::default()
+        },
     ];
     let mut peers = (1..).map(|n| &*Box::leak(format!("198.51.100.{n}").into_boxed_str()));
     for o in odd {
@@ -233,11 +332,17 @@ fn wrong_options_are_ignored_and_the_request_decided_without_them() {
         assert!(x.set["RateLimit"].contains("r=1;"), "{o:?}: {:?}", x.set);
     }
     // A cost above the capacity is the capacity.
-    let all = Options { cost: Some(1e6), ..Options::default() };
+    let all = Options {
+        cost: Some(1e6),
+        ..Options::default()
+    };
     let (x, _) = run(&mut w, Fake::get(1, "203.0.113.7", "/login"), &all);
     assert!(x.set["RateLimit"].contains("r=0;"), "{:?}", x.set);
     // Named rules apply whether they match or not.
-    let named = Options { rules: Some(b"login"), ..Options::default() };
+    let named = Options {
+        rules: Some(b"login"),
+        ..Options::default()
+    };
     let (x, _) = run(&mut w, Fake::get(1, "203.0.113.7", "/elsewhere"), &named);
     assert_eq!(x.var("sluice_verdict"), "limited");
 }
@@ -264,7 +369,11 @@ fn the_level_is_the_rules_and_zero_needs_a_user() {
         assert_eq!(x.forwarded["X-Sluice-Level"].as_deref(), Some(&*level));
         level
     };
-    let user = |raise| Options { user: Some(b"alice"), raise, ..Options::default() };
+    let user = |raise| Options {
+        user: Some(b"alice"),
+        raise,
+        ..Options::default()
+    };
     assert_eq!(level("/pay", &Options::default()), "1");
     assert_eq!(level("/pay", &user(None)), "0");
     assert_eq!(level("/shop/1", &Options::default()), "2");
@@ -275,14 +384,24 @@ fn the_level_is_the_rules_and_zero_needs_a_user() {
 
 #[test]
 fn a_trusted_proxys_header_names_the_client() {
-    let mut w = worker(&format!("[client]\ntrusted_proxies = [\"127.0.0.1\"]\n{LOGIN}"));
+    let mut w = worker(&format!(
+        "[client]\ntrusted_proxies = [\"127.0.0.1\"]\n{LOGIN}"
+    ));
     let via = |peer, xff| Fake {
         headers: vec![("x-forwarded-for", xff)],
         ..Fake::get(1, peer, "/login")
     };
-    let (x, _) = run(&mut w, via("127.0.0.1", "1.2.3.4, 198.51.100.7"), &Options::default());
+    let (x, _) = run(
+        &mut w,
+        via("127.0.0.1", "1.2.3.4, 198.51.100.7"),
+        &Options::default(),
+    );
     assert_eq!(x.var("sluice_client"), "198.51.100.7");
-    let (x, _) = run(&mut w, via("203.0.113.1", "198.51.100.7"), &Options::default());
+    let (x, _) = run(
+        &mut w,
+        via("203.0.113.1", "198.51.100.7"),
+        &Options::default(),
+    );
     assert_eq!(x.var("sluice_client"), "203.0.113.1");
 }
 
@@ -294,8 +413,11 @@ fn check_asks_one_rule_for_a_key_of_the_callers() {
         check::check(&mut w, rule, key, cost, &mut out);
         (out.action, out.remaining)
     };
-    let (proceed, refuse, fault) =
-        (Action::Proceed as i32, Action::Refuse as i32, Action::Fault as i32);
+    let (proceed, refuse, fault) = (
+        Action::Proceed as i32,
+        Action::Refuse as i32,
+        Action::Fault as i32,
+    );
     assert_eq!(ask(b"login", b"k", 0.0), (proceed, 1.0));
     assert_eq!(ask(b"login", b"k", 1.0), (proceed, 0.0));
     let (action, wait) = ask(b"login", b"k", 1.0);
@@ -306,7 +428,10 @@ fn check_asks_one_rule_for_a_key_of_the_callers() {
     assert_eq!(ask(b"login", b"k", 0.5).0, fault);
     assert_eq!(ask(b"login", &[b'x'; 9000], 0.0).0, fault);
     // The caller's key is nobody's address.
-    assert_eq!(verdict(&mut w, Fake::get(1, "203.0.113.7", "/login")), "pass");
+    assert_eq!(
+        verdict(&mut w, Fake::get(1, "203.0.113.7", "/login")),
+        "pass"
+    );
 }
 
 #[test]
@@ -322,7 +447,11 @@ fn with_the_store_out_of_reach_on_error_decides() {
         ));
         w.pretend_store_down();
         for want in verdicts {
-            let (x, out) = run(&mut w, Fake::get(1, "203.0.113.7", "/login"), &Options::default());
+            let (x, out) = run(
+                &mut w,
+                Fake::get(1, "203.0.113.7", "/login"),
+                &Options::default(),
+            );
             assert_eq!(x.var("sluice_verdict"), want, "{on_error}");
             if want == "error" {
                 assert_eq!((out.status, &*x.set["Retry-After"]), (503, "1"));

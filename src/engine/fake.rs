@@ -20,7 +20,9 @@ use std::sync::Arc;
 pub fn worker(toml: &str) -> Worker {
     let config = config::from_toml(toml).unwrap_or_else(|e| panic!("the test's own TOML: {e:?}"));
     let region: &'static Region = Box::leak(Box::new(Region::on_heap(4 << 20)));
-    region.attach_worker(region.new_setup_generation()).expect("a heap region has room");
+    region
+        .attach_worker(region.new_setup_generation())
+        .expect("a heap region has room");
     let files = Files::load(&config.lists, None, &mut |line| panic!("{line}")).expect("lists");
     let lists = super::setup::build(&files).expect("lists").map(Arc::new);
     let setup = Arc::new(Setup {
@@ -33,7 +35,10 @@ pub fn worker(toml: &str) -> Worker {
     });
     let force: InForce = sync::in_force(&setup, &Published::default(), None);
     let current = Arc::new(Current::new(force.clone()));
-    let shared = Shared::new(setup.config.store.clone(), "/nonexistent/sluice.sock".into());
+    let shared = Shared::new(
+        setup.config.store.clone(),
+        "/nonexistent/sluice.sock".into(),
+    );
     Worker::new(setup, force, current, shared)
 }
 
@@ -102,8 +107,12 @@ impl Exchange<'static> for Fake {
         Some(value.as_bytes())
     }
     fn header(&mut self, name: &str, out: &mut Vec<u8>) -> bool {
-        let found: Vec<&str> =
-            self.headers.iter().filter(|(n, _)| *n == name).map(|(_, v)| *v).collect();
+        let found: Vec<&str> = self
+            .headers
+            .iter()
+            .filter(|(n, _)| *n == name)
+            .map(|(_, v)| *v)
+            .collect();
         out.extend_from_slice(found.join(", ").as_bytes());
         !found.is_empty()
     }
@@ -150,5 +159,8 @@ pub fn run(w: &mut Worker, mut x: Fake, options: &Options<'static>) -> (Fake, An
 
 /// The verdict alone.
 pub fn verdict(w: &mut Worker, x: Fake) -> String {
-    run(w, x, &Options::default()).0.var("sluice_verdict").to_owned()
+    run(w, x, &Options::default())
+        .0
+        .var("sluice_verdict")
+        .to_owned()
 }
