@@ -38,7 +38,8 @@ use File::Temp ();
 use IO::Socket::INET;
 use Time::HiRes qw(sleep time);
 
-our ($Root, $Tmp, $Shm, $Lua, $Lib, $RedisPort, $RedisPid, $Mute);
+our ($Root, $Tmp, $Shm, $Lua, $Lib, $RedisPort, $RedisPid, $Mute,
+    @Held);
 my $Owner = $$;
 my $Blocks = 0;
 
@@ -88,11 +89,22 @@ END {
 }
 
 
+# Below the range from which the kernel takes the ports of clients. The UDP
+# port of the same number is held as long as we run: it keeps the other test
+# processes of this machine, which ask in the same way, from the number.
 sub free_port {
-    my $socket = IO::Socket::INET->new(
-        LocalAddr => '127.0.0.1', LocalPort => 0, Listen => 1,
-    ) or die "no free port: $!";
-    return $socket->sockport;
+    for (1 .. 1000) {
+        my $port = 10000 + int rand 22000;
+        my $held = IO::Socket::INET->new(
+            LocalAddr => '127.0.0.1', LocalPort => $port, Proto => 'udp',
+        ) or next;
+        IO::Socket::INET->new(
+            LocalAddr => '0.0.0.0', LocalPort => $port, Listen => 1,
+        ) or next;
+        push @Held, $held;
+        return $port;
+    }
+    die 'no free port';
 }
 
 sub spill {

@@ -10,6 +10,7 @@ import contextlib
 import glob
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -49,10 +50,25 @@ atexit.register(_leave_nothing)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
+_held = []
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Below the range from which the kernel takes the ports of clients. The
+    UDP port of the same number is held as long as we run: it keeps the other
+    test processes of this machine from the number."""
+    while True:
+        port = random.randrange(10000, 32000)
+        held = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            held.bind(("127.0.0.1", port))
+            with socket.socket() as s:
+                s.bind(("0.0.0.0", port))
+        except OSError:
+            held.close()
+            continue
+        _held.append(held)
+        return port
 
 
 def modules():

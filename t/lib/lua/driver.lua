@@ -54,18 +54,14 @@ local function read_answer(sock, method)
         headers[key] = headers[key] and headers[key] .. ", " .. value or value
     end
     if status == 100 then
-        local answer = read_answer(sock, method)
-        if answer then
-            answer.continued = true
-        end
-        return answer
+        return read_answer(sock, method)
     end
 
-    local body = ""
+    local body
     if method == "HEAD" or status == 204 or status == 304 then
-        -- Anything that follows is reported by the caller's next read.
+        -- Whatever follows is the next answer.
         body = ""
-    elsif headers["transfer-encoding"] == "chunked" then
+    elseif headers["transfer-encoding"] == "chunked" then
         local parts = {}
         while true do
             local size = tonumber((sock:receive() or ""):match("^%x+"), 16)
@@ -81,7 +77,7 @@ local function read_answer(sock, method)
             end
         end
         body = concat(parts)
-    elsif headers["content-length"] then
+    elseif headers["content-length"] then
         body = sock:receive(tonumber(headers["content-length"]))
     else
         body = sock:receive("*a")

@@ -254,10 +254,14 @@ sub expand {
 }
 
 sub free_port {
-    my $socket = IO::Socket::INET->new(
-        LocalAddr => $Set{addr}, LocalPort => 0, Listen => 1,
-    ) or bail_out("no free port: $!");
-    return $socket->sockport;
+    for (1 .. 1000) {
+        my $port = 10000 + int rand 22000;
+        next if grep { $_ == $port } values %RandomPorts;
+        return $port if IO::Socket::INET->new(
+            LocalAddr => '0.0.0.0', LocalPort => $port, Listen => 1,
+        );
+    }
+    bail_out('no free port');
 }
 
 sub lay_out {
