@@ -1,77 +1,30 @@
 //! One schema for file, Lua table and Redis hash.
+//!
+//! What is read becomes a [`serde_json::Value`] first, and is then taken apart
+//! field by field, collecting every error with the path of its field. A field
+//! that nobody asked for is an error, so a misspelt one cannot be ignored.
+//! What comes out is checked and has every default filled in.
+//!
+//! Reading is pure but for the environment variables and files that passwords
+//! and TLS keys are in; those come through [`Outside`].
+mod hash;
+mod json;
+mod load;
 mod model;
+pub(in crate::domain) mod reader;
+mod rules;
+mod sections;
+mod store;
+mod warn;
+
+pub use hash::{Effective, Entry, Field, check_field, merge, priority_entry, rule_entry};
+pub use load::{Outside, expand, from_json, from_path, from_toml, from_value, is_glob};
 pub use model::*;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
-/// Reads a `.toml` or `.json` file, and the password and TLS files it names.
-pub fn from_path(_path: &Path) -> Result<Config, Vec<FieldError>> {
-    todo!()
-}
-
-pub fn from_toml(_text: &str) -> Result<Config, Vec<FieldError>> {
-    todo!()
-}
-
-pub fn from_json(_bytes: &[u8]) -> Result<Config, Vec<FieldError>> {
-    todo!()
-}
-
-/// A table of Lua. An empty table stands for an empty list and an empty object.
-pub fn from_value(_value: serde_json::Value) -> Result<Config, Vec<FieldError>> {
-    todo!()
-}
-
-/// One entry of the Redis hash.
-#[derive(Clone, Debug)]
-pub enum Entry {
-    Rule(Rule),
-    Priority(PriorityRule),
-    /// `{"enabled": false}`: the file's entry of that name is switched off.
-    Off,
-}
-
-/// Reads the value of `rule:<name>`.
-pub fn rule_entry(_name: &str, _json: &[u8]) -> Result<Entry, Vec<FieldError>> {
-    todo!()
-}
-
-/// Reads the value of `priority:<name>`.
-pub fn priority_entry(_name: &str, _json: &[u8], _levels: u8) -> Result<Entry, Vec<FieldError>> {
-    todo!()
-}
-
-/// A field of the Redis hash.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field {
-    pub raw: Vec<u8>,
-    /// Its last value that was good.
-    pub good: Option<Vec<u8>>,
-}
-
-/// The file's entries with those of Redis over them.
-#[derive(Clone, Debug)]
-pub struct Effective {
-    /// In the file's order, then new ones by name; disabled ones left out.
-    pub rules: Vec<Rule>,
-    pub priority: Vec<PriorityRule>,
-    pub mode: Mode,
-    pub errors: Vec<FieldError>,
-    pub warnings: Vec<FieldError>,
-}
-
-pub fn merge(_file: &Config, _fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
-    todo!()
-}
-
-/// Whether `raw` would be taken as the value of `field`.
-pub fn check_field(_file: &Config, _field: &[u8], _raw: &[u8]) -> Result<(), Vec<FieldError>> {
-    todo!()
-}
-
-/// The files that a path or glob of `lists` names, sorted. A plain path is
-/// itself, whether it exists or not; a glob may match nothing.
-pub fn expand(_pattern: &str) -> Result<Vec<PathBuf>, String> {
-    todo!()
-}
+/// The most rules, file and Redis together: each has an entry in the shared
+/// memory.
+pub const MAX_RULES: usize = 512;
+/// The most priority rules.
+pub const MAX_PRIORITY_RULES: usize = 512;
+/// The longest name of a rule.
+pub const MAX_NAME_BYTES: usize = 64;

@@ -3,7 +3,7 @@
 //! modules; this file is only the shape.
 use crate::domain::client::Cidr;
 use crate::domain::key::KeyPart;
-use crate::domain::matcher::Matcher;
+use crate::domain::matcher::{Facts, Matcher};
 use crate::domain::units::Rate;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -158,6 +158,33 @@ pub struct Rule {
     pub scope: Scope,
     pub status: u16,
     pub enabled: bool,
+}
+
+impl Rule {
+    /// Whether the rule is for a request: `match` holds and `unless` does not. The
+    /// text is as in [`Matcher::hit`].
+    pub fn applies(&self, facts: &mut impl Facts) -> Option<&str> {
+        applies(&self.matcher, self.unless.as_ref(), facts)
+    }
+}
+
+impl PriorityRule {
+    /// As [`Rule::applies`].
+    pub fn applies(&self, facts: &mut impl Facts) -> bool {
+        applies(&self.matcher, self.unless.as_ref(), facts).is_some()
+    }
+}
+
+fn applies<'m>(
+    matcher: &'m Matcher,
+    unless: Option<&Matcher>,
+    facts: &mut impl Facts,
+) -> Option<&'m str> {
+    let text = matcher.hit(facts)?;
+    match unless {
+        Some(unless) if unless.hit(facts).is_some() => None,
+        _ => Some(text),
+    }
 }
 
 #[derive(Clone, Debug)]

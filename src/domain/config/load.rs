@@ -1,0 +1,147 @@
+//! From files, texts and tables to a configuration.
+use super::reader::{Node, Problems};
+use super::{Config, FieldError, json, rules, sections, store, warn};
+use serde_json::Value;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What a configuration may name that is not in it.
+pub trait Outside {
+    /// The value of an environment variable, if it is set and text.
+    fn env(&self, name: &str) -> Option<String>;
+    fn file(&self, path: &str) -> io::Result<Vec<u8>>;
+}
+
+/// The process's own environment and file system.
+struct Process;
+
+impl Outside for Process {
+    fn env(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+
+    fn file(&self, path: &str) -> io::Result<Vec<u8>> {
+        std::fs::read(path)
+    }
+}
+
+/// Names the file as a whole in an error.
+const WHOLE_FILE: &str = "(file)";
+
+/// Reads a `.toml` or `.json` file, and the password and TLS files it names.
+///
+/// All errors are found, unless the file is not TOML or JSON at all.
+pub fn from_path(path: &Path) -> Result<Config, Vec<FieldError>> {
+    let whole = |problem: String| {
+        vec![FieldError {
+            field: WHOLE_FILE.to_string(),
+            problem,
+        }]
+    };
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    if !matches!(ending, Some("toml" | "json")) {
+        return Err(whole(
+            "has a name that ends in neither .toml nor .json".to_string(),
+        ));
+    }
+    let bytes = std::fs::read(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
+    if ending == Some("json") {
+        return from_json(&bytes);
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => from_toml(text),
+        Err(error) => {
+            let line = memchr::memchr_iter(b'\n', &bytes[..error.valid_up_to()]).count() + 1;
+            Err(whole(format!(
+                "is not UTF-8 text at line {line}; TOML must be"
+            )))
+        }
+    }
+}
+
+/// As [`from_path`], of TOML.
+pub fn from_toml(text: &str) -> Result<Config, Vec<FieldError>> {
+    let value = json::from_toml(text.strip_prefix('\u{feff}').unwrap_or(text))?;
+    read(&value, Problems::default(), &Process)
+}
+
+/// As [`from_path`], of JSON.
+pub fn from_json(bytes: &[u8]) -> Result<Config, Vec<FieldError>> {
+    let value = json::from_json(bytes, "").map_err(|error| vec![error])?;
+    read(&value, Problems::default(), &Process)
+}
+
+/// As [`from_path`], of a table of Lua, in which an empty table stands for an
+/// empty list as well as for an empty object.
+pub fn from_value(value: Value) -> Result<Config, Vec<FieldError>> {
+    read(&value, Problems::for_lua(), &Process)
+}
+
+pub(super) fn read(
+    value: &Value,
+    problems: Problems,
+    outside: &dyn Outside,
+) -> Result<Config, Vec<FieldError>> {
+    let config = read_sections(&Node::root(value, "", &problems), outside);
+    let errors = problems.into_errors();
+    match config {
+        Some(mut config) if errors.is_empty() => {
+            config.warnings = warn::of_sections(&config);
+            config
+                .warnings
+                .extend(warn::of_rules(&warn::of_file(&config.rules)));
+            Ok(config)
+        }
+        _ => Err(errors),
+    }
+}
+
+fn read_sections(root: &Node<'_>, outside: &dyn Outside) -> Option<Config> {
+    if !root.value.is_object() && !root.value.as_array().is_some_and(Vec::is_empty) {
+        root.error_in(WHOLE_FILE, "must be a table of fields at the top");
+        return None;
+    }
+    let object = root.object()?;
+    let config = Config {
+        store: store::read(object.get("store"), outside),
+        shm: sections::shm(object.get("shm")),
+        client: sections::client(object.get("client")),
+        lists: sections::lists(object.get("lists")),
+        response: sections::response(object.get("response")),
+        rules: rules::read_rules(object.get("rules")),
+        priority: rules::read_priority(object.get("priority")),
+        warnings: Vec::new(),
+    };
+    object.later(&["identity", "pools", "nodes"]);
+    object.refuse_others();
+    Some(config)
+}
+
+/// Whether a path of `lists` is a glob.
+pub fn is_glob(path: &str) -> bool {
+    path.contains(['*', '?', '['])
+}
+
+/// The files that a path or glob of `lists` names, sorted. A plain path is
+/// itself, whether it exists or not; a glob may match nothing. An error is a
+/// folder that cannot be read.
+pub fn expand(pattern: &str) -> Result<Vec<PathBuf>, String> {
+    if !is_glob(pattern) {
+        return Ok(vec![PathBuf::from(pattern)]);
+    }
+    let options = glob::MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        require_literal_leading_dot: true,
+    };
+    let found = glob::glob_with(pattern, options).map_err(|error| error.to_string())?;
+    let mut files = Vec::new();
+    for path in found {
+        let path = path.map_err(|error| error.to_string())?;
+        if !path.is_dir() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
