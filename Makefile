@@ -20,6 +20,7 @@ help: ## this list
 	@printf '\n  %s\n' \
 	  'run:     PORT=8080 UPSTREAM=http://host:port CONFIG=sluice.toml STATUS_PORT=9145' \
 	  'demo:    DEMO_SECONDS=60 PORT=8080' \
+	  'soak:    SOAK="bounds redis" for some of the files' \
 	  'bench:   BENCH_QUICK=1 for a short one; BENCH_ONLY=parts or gateway' \
 	  'install: PREFIX=/usr/local DESTDIR=' \
 	  'all:     NGINX=/path/to/nginx (one with Lua) instead of the one that is found'
@@ -69,17 +70,17 @@ test: ## install what is missing and run the tests that decide a landing
 soak: ## the long tests
 	@.ci/deps build nginx redis test
 	$(call both,fast)
-	SLUICE_LIB=$(SLUICE_TARGET)/fast SLUICE_LUA=$(CURDIR)/lua SLUICE_BIN=$(SLUICE_TARGET)/fast/sluice t/run --soak
+	SLUICE_LIB=$(SLUICE_TARGET)/fast SLUICE_LUA=$(CURDIR)/lua SLUICE_BIN=$(SLUICE_TARGET)/fast/sluice t/run --soak $(SOAK)
 
 bench: ## every benchmark, ratios side by side from one run
 	@.ci/deps build nginx redis test bench
 	@$(MAKE) --no-print-directory build
 	@.ci/bench
 
-flood: ## the demo's flood, unattended: prints its table
+flood: ## the demo's flood, unattended: prints its table and judges it
 	@.ci/deps build nginx redis
 	@$(MAKE) --no-print-directory build load
-	@DEMO_SECONDS=$${FLOOD_SECONDS:-60} DEMO_PLAIN=1 openresty-conf/dev/demo
+	@.ci/flood
 
 memcheck: ## nginx with the library under valgrind
 	@.ci/deps build nginx redis bench

@@ -377,10 +377,13 @@ class Client:
                 raise OSError("closed")
             data += more
         head, _, body = data.partition(b"\r\n\r\n")
-        length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n")
-                      if line.lower().startswith(b"content-length"))
+        length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n")
+                       if line.lower().startswith(b"content-length")), 0)
         while len(body) < length:
-            body += self.socket.recv(65536)
+            more = self.socket.recv(65536)
+            if not more:
+                raise OSError("cut off")
+            body += more
         return int(head.split()[1])
 
 
