@@ -17,7 +17,7 @@ export SLUICE_TARGET := $(abspath $(TARGET))
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@printf '\n  %s\n' \
+	@printf '\nSettings:\n'; printf '  %s\n' \
 	  'run:     PORT=8080 UPSTREAM=http://host:port CONFIG=sluice.toml STATUS_PORT=9145' \
 	  'demo:    DEMO_SECONDS=60 PORT=8080' \
 	  'soak:    SOAK="bounds redis" for some of the files' \
