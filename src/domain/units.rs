@@ -271,3 +271,225 @@ pub(crate) fn quoted(text: &str) -> String {
         Some((cut, _)) => format!("{:?}…", &text[..cut]),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn rates_and_their_emission_intervals() {
+        let rows = [
+            ("5/m", 12_000_000_000),
+            ("0.2/s", 5_000_000_000),
+            ("100/10s", 100_000_000),
+            ("1/s", NS_PER_S),
+            ("1.5/s", 666_666_667),
+            ("1/500ms", 500_000_000),
+            // B08: rates below one a second.
+            ("0.1/s", 10_000_000_000),
+            ("1/d", NS_PER_D),
+            ("1/366d", 366 * NS_PER_D),
+            ("0.000001/s", 1_000_000 * NS_PER_S),
+            ("1000000/s", 1000),
+            ("999999/s", 1000),
+            ("31622400000000/366d", 1000),
+            ("007/s", 142_857_143),
+        ];
+        for (text, emission_ns) in rows {
+            let rate = Rate::parse(text).unwrap();
+            assert_eq!(rate.emission_ns(), emission_ns, "{text}");
+            let off = rate.emission_us() * 1000.0 / emission_ns as f64 - 1.0;
+            assert!(off.abs() <= 0.001, "{text}: rounded by {off}");
+        }
+    }
+
+    #[test]
+    fn equal_rates_are_equal() {
+        let same = [
+            "1/s",
+            "60/m",
+            "3600/h",
+            "86400/d",
+            "0.5/500ms",
+            "1.000000/1s",
+        ];
+        for text in same {
+            assert_eq!(Rate::parse(text), Rate::parse("1/s"), "{text}");
+        }
+        assert_ne!(Rate::parse("1/s"), Rate::parse("61/m"));
+    }
+
+    #[test]
+    fn bad_rates() {
+        let rows = [
+            ("", "is not a rate"),
+            ("5", "is not a rate"),
+            ("/s", "is not a rate"),
+            ("5/", "is not a rate"),
+            ("5/x", "is not a rate"),
+            ("5/sec", "is not a rate"),
+            ("5/m/h", "is not a rate"),
+            ("-5/s", "is not a rate"),
+            ("+5/s", "is not a rate"),
+            ("1e3/s", "is not a rate"),
+            ("nan/s", "is not a rate"),
+            ("inf/s", "is not a rate"),
+            (".5/s", "is not a rate"),
+            ("5./s", "is not a rate"),
+            ("1.2.3/s", "is not a rate"),
+            ("5 /s", "is not a rate"),
+            ("5/-1s", "is not a rate"),
+            ("5/1.5s", "is not a rate"),
+            ("\u{663}/s", "is not a rate"),
+            ("1.0000001/s", "more than 6 decimals"),
+            // B09: a limit of zero.
+            ("0/s", "below the least"),
+            ("0.0/d", "below the least"),
+            ("5/0s", "is 0"),
+            ("1/367d", "below the least"),
+            ("0.000001/d", "below the least"),
+            ("1000001/s", "above the most"),
+            ("1000000.000001/s", "above the most"),
+            ("1001/ms", "is not a rate"),
+            ("1001/1ms", "above the most"),
+            ("99999999999999999999/d", "above the most"),
+            ("18446744073709551615/d", "above the most"),
+            ("1/99999999999999999999d", "is not a rate"),
+        ];
+        for (text, problem) in rows {
+            let error = Rate::parse(text).expect_err(text);
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_share_of_a_rate() {
+        let rate = Rate::parse("10/s").unwrap();
+        assert_eq!(rate.scaled(4), Rate::parse("2.5/s").unwrap());
+        assert_eq!((rate.scaled(0), rate.scaled(1)), (rate, rate));
+        assert_eq!(rate.scaled(3).emission_ns(), 300_000_000);
+        let slow = Rate::parse("1/366d").unwrap().scaled(u32::MAX);
+        assert_eq!(slow.emission_ns(), u64::MAX);
+        assert_eq!(slow.fill(u32::MAX).as_secs(), u64::MAX);
+    }
+
+    #[test]
+    fn times_to_fill() {
+        let rows = [
+            ("5/m", 5, 60 * NS_PER_S),
+            ("7/m", 7, 60 * NS_PER_S),
+            ("3/s", 1, 333_333_334),
+            ("3/s", 3, NS_PER_S),
+            ("1/366d", 1, 366 * NS_PER_D),
+            ("1000000/s", 1_000_000_000, 1000 * NS_PER_S),
+        ];
+        for (text, capacity, ns) in rows {
+            assert_eq!(
+                Rate::parse(text).unwrap().fill(capacity),
+                Duration::from_nanos(ns),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn durations() {
+        let good = [
+            ("20ms", NS_PER_MS * 20),
+            ("5s", NS_PER_S * 5),
+            ("10m", NS_PER_MIN * 10),
+            ("1h", NS_PER_H),
+            ("7d", NS_PER_D * 7),
+            ("0s", 0),
+        ];
+        for (text, ns) in good {
+            assert_eq!(parse_duration(text), Ok(Duration::from_nanos(ns)), "{text}");
+        }
+        let bad = [
+            "", "5", "s", "5 s", "-5s", "+5s", "1.5s", "5S", "5sec", "5us", "1e3s", "5s ", "5m3s",
+        ];
+        for text in bad {
+            assert!(
+                parse_duration(text)
+                    .unwrap_err()
+                    .contains("is not a duration"),
+                "{text}"
+            );
+        }
+        for text in ["99999999999999999999s", "213504d"] {
+            assert!(
+                parse_duration(text).unwrap_err().contains("too long"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        let good = [
+            ("64MiB", 64 << 20),
+            ("1KiB", 1024),
+            ("2GiB", 2 << 30),
+            ("7B", 7),
+            ("1TiB", 1 << 40),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "64", "64MB", "64m", "64 MiB", "-1MiB", "1.5MiB", "MiB"] {
+            assert!(
+                parse_size(text).unwrap_err().contains("is not a size"),
+                "{text}"
+            );
+        }
+        assert!(parse_size("99999999TiB").unwrap_err().contains("too large"));
+    }
+
+    #[test]
+    fn what_was_written_is_escaped_and_cut() {
+        assert_eq!(quoted("a\nb"), "\"a\\nb\"");
+        assert_eq!(quoted(&"é".repeat(65)), format!("\"{}\"…", "é".repeat(64)));
+    }
+
+    proptest! {
+        /// Every rate within the bounds is read, and rounded by at most 0.1 %.
+        #[test]
+        fn rates_are_exact(whole in 0u64..2_000_000, micro in 0u64..1_000_000,
+                           period in 1u64..100_000, unit in 0usize..5) {
+            let (unit, ns) = [("ms", NS_PER_MS), ("s", NS_PER_S), ("m", NS_PER_MIN),
+                              ("h", NS_PER_H), ("d", NS_PER_D)][unit];
+            let tokens = whole as f64 + micro as f64 / 1e6;
+            let per_s = tokens / (period as f64 * ns as f64 / 1e9);
+            let text = format!("{whole}.{micro:06}/{period}{unit}");
+            match Rate::parse(&text) {
+                Ok(rate) => {
+                    for emission_ns in [rate.emission_ns() as f64, rate.emission_us() * 1e3] {
+                        let rounded = 1e9 / emission_ns;
+                        prop_assert!((rounded / per_s - 1.0).abs() <= 0.001, "{rounded} {per_s}");
+                    }
+                    prop_assert!((1.0 / 366.5 / 86400.0..1_000_000.1).contains(&per_s));
+                }
+                Err(_) => prop_assert!(!(1.0 / 365.5 / 86400.0..=999_999.9).contains(&per_s)),
+            }
+        }
+
+        /// No double is nearer than the one returned.
+        #[test]
+        fn emission_us_is_the_nearest_double(tokens in 1u64..10_000_000, period_ms in 1u64..10_000_000,
+                                             parts in 1u32..1000) {
+            let Ok(rate) = Rate::parse(&format!("{tokens}/{period_ms}ms")) else { return Ok(()) };
+            // Both sides fit 53 bits, so one division is rounded correctly.
+            let numerator = period_ms * 1000 * u64::from(parts);
+            prop_assert!(numerator < 1 << 53);
+            prop_assert_eq!(rate.scaled(parts).emission_us(), numerator as f64 / tokens as f64);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,24}|[0-9./smhdMiB]{0,12}") {
+            let _ = Rate::parse(&text);
+            let _ = parse_duration(&text);
+            let _ = parse_size(&text);
+        }
+    }
+}

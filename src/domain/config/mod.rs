@@ -17,6 +17,9 @@ mod sections;
 mod store;
 mod warn;
 
+#[cfg(test)]
+mod tests;
+
 pub use hash::{Effective, Entry, Field, check_field, merge, priority_entry, rule_entry};
 pub use load::{Outside, expand, from_json, from_path, from_toml, from_value, is_glob};
 pub use model::*;

@@ -64,8 +64,9 @@ impl HostPattern {
     fn covers(&self, one: &HostPattern) -> bool {
         match (self, one) {
             (_, HostPattern::Exact(name)) => self.holds(name.as_bytes()),
-            (HostPattern::Exact(_), _) | (HostPattern::Below(_), HostPattern::Both(_)) => {
-                self == one
+            (HostPattern::Exact(_), _) => false,
+            (HostPattern::Below(wide), HostPattern::Both(narrow)) => {
+                narrow.len() > wide.len() && narrow.ends_with(wide.as_str())
             }
             (
                 HostPattern::Below(wide) | HostPattern::Both(wide),
