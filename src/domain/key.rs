@@ -291,7 +291,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn encoded(parts: &[(KeyPart, &[u8])]) -> Vec<u8> {
+    type Parts<'a> = &'a [(KeyPart, &'a [u8])];
+
+    fn encoded(parts: Parts<'_>) -> Vec<u8> {
         let mut key = KeyBuf::new();
         for (part, value) in parts {
             match part {
@@ -302,7 +304,7 @@ mod tests {
         key.as_bytes().to_vec()
     }
 
-    fn in_redis(parts: &[(KeyPart, &[u8])]) -> String {
+    fn in_redis(parts: Parts<'_>) -> String {
         let mut out = "rest of the last".to_string();
         redis_key("sluice", "login", &encoded(parts), &mut out);
         out
@@ -371,7 +373,7 @@ mod tests {
     #[test]
     fn redis_keys_are_readable() {
         let sid = || KeyPart::Cookie("sid".into());
-        let rows: [(&[(KeyPart, &[u8])], &str); 8] = [
+        let rows: [(Parts<'_>, &str); 8] = [
             (&[(KeyPart::Ip, b"203.0.113.9")], "ip=203.0.113.9"),
             (&[(KeyPart::Ip, b"2001:db8::")], "ip=2001:db8::"),
             (&[], "-"),

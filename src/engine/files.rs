@@ -4,7 +4,7 @@
 //! inode, size or time of a file changed or a glob finds other files. A file
 //! that cannot be read any more, or of which more than half is bad, keeps its
 //! last content: a list must not open or shut the door by accident.
-use crate::domain::config::{FieldError, ListSource, Lists};
+use crate::domain::config::{self, FieldError, ListSource, Lists};
 use crate::domain::entry::{self, Subject};
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,12 +48,7 @@ impl FileList {
             let ListSource::File(pattern) = s else {
                 continue;
             };
-            if !pattern.contains(['*', '?', '[']) {
-                out.push(PathBuf::from(pattern));
-                continue;
-            }
-            let found = glob::glob(pattern).map_err(|e| format!("{pattern}: {e}"))?;
-            out.extend(found.filter_map(Result::ok).filter(|p| p.is_file()));
+            out.extend(config::expand(pattern).map_err(|e| format!("{pattern}: {e}"))?);
         }
         out.sort();
         out.dedup();
@@ -177,7 +172,7 @@ impl Files {
         let mut load = |field: &str, sources: &[ListSource], old: Option<&FileList>| {
             for (i, s) in sources.iter().enumerate() {
                 let ListSource::File(p) = s else { continue };
-                if !p.contains(['*', '?', '['])
+                if !config::is_glob(p)
                     && let Err(e) = fs::File::open(p)
                 {
                     errors.push(FieldError {

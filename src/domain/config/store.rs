@@ -251,13 +251,15 @@ fn read_password(object: &Object<'_>, outside: &dyn Outside) -> Option<Secret> {
         return None;
     }
     if let Some(node) = from_env {
-        return match outside.env(node.text()?) {
+        let name = node.text()?;
+        return match outside.env(name) {
             Some(password) if !password.is_empty() => Some(Secret(password)),
             _ => {
-                node.error(
-                    "names an environment variable that is empty or not set where this runs; set it, \
-                     or name a file in password_file",
-                );
+                node.error(format!(
+                    "names {}, which is empty or not set where this runs; set it, or name a file in \
+                     password_file",
+                    quoted(name)
+                ));
                 None
             }
         };

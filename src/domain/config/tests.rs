@@ -290,11 +290,11 @@ fn bad_fields_are_named_with_what_would_be_right() {
         ),
         (
             json!({"store": {"password_env": "UNSET"}}),
-            "store.password_env: names an environment",
+            "which is empty or not set where this runs",
         ),
         (
             json!({"store": {"password_env": "EMPTY"}}),
-            "store.password_env: names an environment",
+            "which is empty or not set where this runs",
         ),
         (
             json!({"store": {"password_file": "/etc/none"}}),

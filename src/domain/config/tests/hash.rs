@@ -16,7 +16,10 @@ fn file() -> Config {
     }))
 }
 
-fn fields(list: &[(&str, &str)]) -> BTreeMap<Vec<u8>, Field> {
+/// Fields of the hash and their values.
+type Written<'a> = &'a [(&'a str, &'a str)];
+
+fn fields(list: Written<'_>) -> BTreeMap<Vec<u8>, Field> {
     let field = |(name, raw): &(&str, &str)| {
         (
             name.as_bytes().to_vec(),
@@ -38,7 +41,7 @@ fn rules(effective: &Effective) -> Vec<String> {
         .collect()
 }
 
-fn merged(list: &[(&str, &str)]) -> Effective {
+fn merged(list: Written<'_>) -> Effective {
     merge(&file(), &fields(list))
 }
 
@@ -54,7 +57,7 @@ fn without_a_hash_the_file_is_in_force() {
 
 #[test]
 fn entries_replace_add_and_switch_off() {
-    let rows: [(&[(&str, &str)], &[&str]); 7] = [
+    let rows: [(Written<'_>, &[&str]); 7] = [
         (&[("rule:login", GOOD)], &["login 7", "api 100"]),
         // New ones come after the file's, by name.
         (
@@ -259,7 +262,7 @@ fn the_mode_is_for_all() {
 
 #[test]
 fn priority_entries_carry_their_order() {
-    let names = |list: &[(&str, &str)]| -> Vec<String> {
+    let names = |list: Written<'_>| -> Vec<String> {
         let effective = merged(list);
         assert_eq!(effective.errors, []);
         effective
@@ -268,7 +271,7 @@ fn priority_entries_carry_their_order() {
             .map(|rule| rule.name)
             .collect()
     };
-    let rows: [(&[(&str, &str)], &[&str]); 5] = [
+    let rows: [(Written<'_>, &[&str]); 5] = [
         (
             &[("priority:new", r#"{"level":1,"order":1500}"#)],
             &["pay", "new", "img"],
