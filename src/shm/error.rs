@@ -1,4 +1,6 @@
-/// What went wrong, as a sentence that a colleague would say.
+//! What goes wrong here, said as a colleague would say it.
+
+/// A sentence: what was wrong, where, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(pub String);
 
@@ -9,3 +11,9 @@ impl std::fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// `error!("…", …)`: an [`Error`] of that text.
+macro_rules! error {
+    ($($arg:tt)*) => { $crate::shm::Error(format!($($arg)*)) };
+}
+pub(crate) use error;

@@ -1,59 +1,26 @@
-//! The region.
-#![allow(clippy::unused_self)]
-use super::{Error, Limit, Line, Outcome, Totals};
+//! The region: what the rest of the crate sees of the shared memory.
+use super::bans::{self, Bans};
+use super::bucket::{Ask, Buckets};
+use super::error::{Error, error};
+use super::file;
+use super::layout::{Header, LAYOUT, Layout};
+use super::life::{self, Attach, Case};
+use super::line::{Line, Lines, RuleTotals, Totals};
+use super::lock::{LockFile, RULES, SYNC};
+use super::memory::Memory;
+use super::published::{self, Kind, Mapped};
+use super::rules::{RuleEntry, RuleId, Rules, Taker};
+use super::table::{KeyHash, Set, Table};
+use crate::domain::bucket::word::{Limit, Outcome};
 use crate::domain::config;
 use crate::domain::entry::Subject;
 use crate::domain::units::Nanos;
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher;
 use std::net::IpAddr;
-use std::path::Path;
-
-/// A rule's entry in the region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RuleId(u16);
-
-impl RuleId {
-    /// Stands for the block lists in [`Region::refusal_log`].
-    pub const BLOCKED: RuleId = RuleId(0);
-}
-
-/// Keyed hash of a rule and a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KeyHash {
-    pub(super) tag: u64,
-    pub(super) place: u64,
-}
-
-/// What [`Region::open`] found and did; `Display` is the line for the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attach {
-    Created,
-    Attached,
-    /// To come: the rest of the cases.
-    Other(String),
-}
-
-impl Attach {
-    /// Worth a line at `warn`, and a place in `status`.
-    pub fn is_warning(&self) -> bool {
-        todo!()
-    }
-}
-
-impl std::fmt::Display for Attach {
-    fn fmt(&self, _f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        todo!()
-    }
-}
-
-/// What is published as immutable files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Config,
-    Files,
-    Allow,
-    Block,
-    Bans,
-}
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Gauges that any worker may set and status and metrics read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,25 +39,6 @@ pub enum Cell {
     Spare3,
 }
 
-/// A published file, mapped.
-pub struct Mapped {
-    _x: (),
-}
-
-impl std::ops::Deref for Mapped {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        todo!()
-    }
-}
-
-impl Mapped {
-    /// The same bytes on the heap, for tests and for what was never published.
-    pub fn from_bytes(_bytes: &[u8]) -> Mapped {
-        todo!()
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerInfo {
     pub pid: u32,
@@ -98,162 +46,557 @@ pub struct WorkerInfo {
     pub config_generation: u64,
 }
 
-/// One per process.
+/// `CLOCK_MONOTONIC`: the same in all processes of a boot, never set back.
+pub fn monotonic() -> Nanos {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one timespec; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Unix seconds.
+pub fn unix_now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
+}
+
+/// What a region on the heap has no file for.
+type HeapFiles = parking_lot::Mutex<Vec<(Kind, u64, Vec<u8>)>>;
+
+enum Files {
+    /// As configured, as used (a `path.<layout>` may stand in), and its inode.
+    Disk {
+        configured: PathBuf,
+        path: PathBuf,
+        inode: u64,
+        lock: LockFile,
+    },
+    Heap(HeapFiles),
+}
+
+/// One per process: made in the master, inherited by its workers.
 pub struct Region {
-    _x: (),
+    memory: Memory,
+    layout: Layout,
+    files: Files,
+    bans: Bans,
+    seed: [u64; 2],
+    /// Index of this worker's line, or of the line of no worker.
+    line: AtomicUsize,
+    /// Process that holds the line's byte: not a child of it.
+    line_pid: AtomicU32,
+    /// Record locks do not tell the threads of a process apart; this does.
+    threads: parking_lot::Mutex<()>,
 }
 
 impl Region {
-    /// In the master's init: creates, attaches or replaces.
-    pub fn open(_cfg: &config::Shm) -> Result<(Region, Attach), Error> {
-        todo!()
+    /// In the master's init: creates, attaches or replaces. No lock is held
+    /// when it returns.
+    pub fn open(cfg: &config::Shm) -> Result<(Region, Attach), Error> {
+        Region::open_as(cfg, LAYOUT)
     }
+
+    /// As a version with another layout number would.
+    #[doc(hidden)]
+    pub fn open_as(cfg: &config::Shm, layout: u64) -> Result<(Region, Attach), Error> {
+        Table::assert_lock_free()?;
+        let life::Opened {
+            path,
+            memory,
+            layout,
+            lock,
+            inode,
+            bans,
+            attach,
+        } = life::open(&cfg.path, cfg.size_bytes, layout)?;
+        let files = Files::Disk {
+            configured: cfg.path.clone(),
+            path,
+            inode,
+            lock,
+        };
+        Ok((Region::over(memory, layout, files, bans), attach))
+    }
+
     /// A region on the heap, for tests and benches of what stands above it.
-    pub fn on_heap(_size_bytes: u64) -> Region {
-        todo!()
+    pub fn on_heap(size_bytes: u64) -> Region {
+        let layout = Layout::for_size(size_bytes).expect("a size that a region can have");
+        let memory = Memory::heap(layout.size);
+        life::format(&memory, layout, LAYOUT, 0);
+        let bans = Bans::format(Memory::heap(bans::BYTES));
+        Region::over(memory, layout, Files::Heap(HeapFiles::default()), bans)
     }
-    /// On a reload in a live master.
-    pub fn ensure(&self, _cfg: &config::Shm) -> Result<Attach, Error> {
-        todo!()
+
+    fn over(memory: Memory, layout: Layout, files: Files, bans: Bans) -> Region {
+        let header: &Header = memory.at(0);
+        // Relaxed: written once, before anybody attached.
+        let seed = [0, 1].map(|i| header.seed[i].load(Relaxed));
+        Region {
+            memory,
+            layout,
+            files,
+            bans,
+            seed,
+            line: AtomicUsize::new(layout.lines),
+            line_pid: AtomicU32::new(0),
+            threads: parking_lot::Mutex::new(()),
+        }
     }
+
+    /// On a reload in a live master: what is mapped stays in force.
+    pub fn ensure(&self, cfg: &config::Shm) -> Result<Attach, Error> {
+        match &self.files {
+            Files::Disk {
+                configured,
+                path,
+                inode,
+                ..
+            } => life::ensure(configured, path, *inode, self.layout, cfg),
+            Files::Heap(_) => Ok(Attach::new(Case::Attached, false, "on the heap".into())),
+        }
+    }
+
+    fn header(&self) -> &Header {
+        self.memory.at(0)
+    }
+
+    fn lines(&self) -> Lines<'_> {
+        Lines {
+            memory: &self.memory,
+            layout: &self.layout,
+        }
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules(
+            self.memory
+                .slice::<RuleEntry>(self.layout.rules_at, self.layout.rules),
+        )
+    }
+
+    fn buckets(&self) -> Buckets<'_> {
+        let sets = self
+            .memory
+            .slice::<Set>(self.layout.buckets_at, self.layout.sets);
+        Buckets {
+            table: Table(sets),
+            rules: self.rules(),
+            line: self.my(),
+        }
+    }
+
+    fn lock_file(&self) -> Option<&LockFile> {
+        match &self.files {
+            Files::Disk { lock, .. } => Some(lock),
+            Files::Heap(_) => None,
+        }
+    }
+
+    // ---- workers ----
+
     /// In init_worker. Again in the same process: only the generation changes.
-    pub fn attach_worker(&self, _setup_generation: u64) -> Result<(), Error> {
-        todo!()
+    /// Errors: the directory cannot be written in, or as many workers live as
+    /// the region has lines for.
+    pub fn attach_worker(&self, setup_generation: u64) -> Result<(), Error> {
+        let _threads = self.threads.lock();
+        let pid = std::process::id();
+        if let Files::Disk { path, .. } = &self.files {
+            file::check_directory(path)?;
+        }
+        // Relaxed: read and written by this process, in this function's lock.
+        if self.line_pid.load(Relaxed) != pid {
+            self.line.store(self.claim_line()?, Relaxed);
+            self.line_pid.store(pid, Relaxed);
+        }
+        let head = self.my().head;
+        // Relaxed: each is shown by itself. The pid is the last: a reader that
+        // finds it and the byte locked shows this worker.
+        head.setup_generation.store(setup_generation, Relaxed);
+        head.config_generation.store(0, Relaxed);
+        head.config_at_start
+            .store(self.config_generation(), Relaxed);
+        head.pid.store(pid.into(), Relaxed);
+        // SeqCst: with `take_rule`, which asks who is the newest.
+        self.header()
+            .started_generation
+            .fetch_max(setup_generation, SeqCst);
+        Ok(())
     }
+
+    fn claim_line(&self) -> Result<usize, Error> {
+        let Some(lock) = self.lock_file() else {
+            return Ok(0);
+        };
+        for index in 0..self.layout.lines {
+            if lock.try_lock(index as i64)? {
+                return Ok(index);
+            }
+        }
+        Err(error!(
+            "{} workers live already, old ones that are still serving included, and the region has room for no more: raise shm.size",
+            self.layout.lines
+        ))
+    }
+
+    /// Gives the line back; the kernel does it for a worker that dies.
     pub fn detach(&self) {
-        todo!()
+        let _threads = self.threads.lock();
+        if self.line_pid.swap(0, Relaxed) == std::process::id()
+            && let Some(lock) = self.lock_file()
+        {
+            lock.unlock(self.line.load(Relaxed) as i64);
+            lock.unlock(SYNC);
+        }
+        self.line.store(self.layout.lines, Relaxed);
     }
+
     /// This worker's counters. Only the thread that runs nginx's loop may count.
-    pub fn my(&self) -> &Line {
-        todo!()
+    /// Before `attach_worker` the line of no worker.
+    pub fn my(&self) -> Line<'_> {
+        // Relaxed: written by this thread, in `attach_worker`.
+        self.lines().get(self.line.load(Relaxed))
     }
-    pub fn path(&self) -> &Path {
-        todo!()
-    }
-    pub fn size_bytes(&self) -> u64 {
-        todo!()
-    }
-    /// Whether this process now holds the lock of the one worker that synchronises.
+
+    /// Whether this process now holds the lock of the one worker that
+    /// synchronises. Never waits.
     pub fn try_lock_sync(&self) -> bool {
-        todo!()
+        self.lock_file()
+            .is_none_or(|lock| lock.try_lock(SYNC).unwrap_or(false))
     }
+
     pub fn unlock_sync(&self) {
-        todo!()
+        if let Some(lock) = self.lock_file() {
+            lock.unlock(SYNC);
+        }
     }
+
+    fn living(&self) -> impl Iterator<Item = (u32, Line<'_>)> {
+        let mine =
+            (self.line_pid.load(Relaxed) == std::process::id()).then(|| self.line.load(Relaxed));
+        (0..self.layout.lines).filter_map(move |index| {
+            let line = self.lines().get(index);
+            let pid = line.head.pid.load(Relaxed) as u32;
+            let byte = index as i64;
+            let lives = mine == Some(index)
+                || pid != 0 && self.lock_file()?.owner(byte..byte + 1).is_some();
+            lives.then_some((pid, line))
+        })
+    }
+
+    /// The living.
+    pub fn workers(&self) -> Vec<WorkerInfo> {
+        let info = |(pid, line): (u32, Line<'_>)| WorkerInfo {
+            pid,
+            setup_generation: line.head.setup_generation.load(Relaxed),
+            config_generation: line.head.config_generation.load(Relaxed),
+        };
+        self.living().map(info).collect()
+    }
+
+    // ---- numbers ----
+
+    pub fn path(&self) -> &Path {
+        match &self.files {
+            Files::Disk { path, .. } => path,
+            Files::Heap(_) => Path::new("/heap"),
+        }
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.layout.size as u64
+    }
+
     /// `CLOCK_MONOTONIC`.
     pub fn now(&self) -> Nanos {
-        todo!()
+        monotonic()
     }
-    pub fn hash(&self, _rule: RuleId, _key: &[u8]) -> KeyHash {
-        todo!()
-    }
+
+    // Generations and gauges are Relaxed but where said: each stands for itself.
+
     pub fn new_setup_generation(&self) -> u64 {
-        todo!()
+        self.header().setup_generation.fetch_add(1, Relaxed) + 1
     }
+
     pub fn setup_generation(&self) -> u64 {
-        todo!()
+        self.header().setup_generation.load(Relaxed)
     }
+
+    /// The newest setup generation that a worker has started with.
+    pub fn started_generation(&self) -> u64 {
+        self.header().started_generation.load(Relaxed)
+    }
+
     pub fn next_config_generation(&self) -> u64 {
-        todo!()
+        self.header().config_generation.fetch_add(1, SeqCst) + 1
     }
+
     pub fn config_generation(&self) -> u64 {
-        todo!()
+        self.header().config_generation.load(SeqCst)
     }
-    /// The generation that this worker has in force.
-    pub fn my_config_generation(&self, _generation: u64) {
-        todo!()
+
+    /// The generation that this worker has in force. Rules that are not in it
+    /// may be forgotten once no living worker has an older one.
+    pub fn my_config_generation(&self, generation: u64) {
+        self.my().head.config_generation.store(generation, Relaxed);
     }
+
     /// The last number of gateways seen; 0: never.
     pub fn gateways(&self) -> u64 {
-        todo!()
+        self.header().gateways.load(Relaxed)
     }
-    pub fn set_gateways(&self, _n: u64) {
-        todo!()
+
+    pub fn set_gateways(&self, n: u64) {
+        self.header().gateways.store(n, Relaxed);
     }
+
     pub fn store_up(&self) -> bool {
-        todo!()
+        self.cell(Cell::StoreUp) != 0
     }
-    pub fn set_store_up(&self, _up: bool) {
-        todo!()
+
+    pub fn set_store_up(&self, up: bool) {
+        self.set_cell(Cell::StoreUp, up.into());
     }
-    pub fn cell(&self, _cell: Cell) -> u64 {
-        todo!()
+
+    pub fn cell(&self, cell: Cell) -> u64 {
+        self.header().cells[cell as usize].load(Relaxed)
     }
-    pub fn set_cell(&self, _cell: Cell, _value: u64) {
-        todo!()
+
+    pub fn set_cell(&self, cell: Cell, value: u64) {
+        self.header().cells[cell as usize].store(value, Relaxed);
     }
-    /// Finds or makes the entry under that name. The limit is put in force when
-    /// it differs and `generation` (a setup's) is the newest that has started.
+
+    /// The sum over all workers, living and dead.
+    pub fn totals(&self) -> Totals {
+        let mut totals = self.lines().totals();
+        for (i, entry) in self
+            .rules()
+            .0
+            .iter()
+            .enumerate()
+            .take(self.layout.rules / 2)
+            .skip(1)
+        {
+            if entry.is_used() {
+                let (sums, before) = (self.lines().rule(RuleId(i as u16)), entry.before());
+                let [pass, limited, shadow] =
+                    std::array::from_fn(|k| sums[k].wrapping_sub(before[k]));
+                totals.rules.push(RuleTotals {
+                    name: entry.name(),
+                    pass,
+                    limited,
+                    shadow,
+                });
+            }
+        }
+        totals
+    }
+
+    // ---- rules ----
+
+    /// Finds or makes the entry under that name (1 to 80 bytes; names with `~`
+    /// have no counters). The limit is put in force when it differs and
+    /// `generation` (a setup's) is the newest that has started.
     pub fn take_rule(&self, name: &str, limit: Limit, generation: u64) -> Result<RuleId, Error> {
         self.take_rule_as_of(name, limit, generation, 0)
     }
+
     /// The same; a limit that comes from an older configuration than the one
     /// that set the entry last (by [`Region::config_generation`]; 0: unknown)
     /// does not change it either.
     pub fn take_rule_as_of(
         &self,
-        _name: &str,
-        _limit: Limit,
-        _generation: u64,
-        _config_generation: u64,
+        name: &str,
+        limit: Limit,
+        generation: u64,
+        config_generation: u64,
     ) -> Result<RuleId, Error> {
-        todo!()
+        self.take_rule_at(name, limit, generation, config_generation, self.now())
     }
+
+    /// The same at a given time, for tests.
+    #[doc(hidden)]
+    pub fn take_rule_at(
+        &self,
+        name: &str,
+        limit: Limit,
+        generation: u64,
+        config_generation: u64,
+        now: Nanos,
+    ) -> Result<RuleId, Error> {
+        // SeqCst: with `attach_worker`.
+        let newest_setup = generation >= self.header().started_generation.load(SeqCst);
+        let taker = Taker {
+            newest_setup,
+            config: config_generation,
+            now,
+        };
+        let mut hasher = SipHasher13::new_with_keys(self.seed[0], self.seed[1]);
+        hasher.write(b"rule\0");
+        hasher.write(name.as_bytes());
+        let key = hasher.finish128().as_u128();
+        let buckets = self.buckets();
+        self.rules().take(
+            name,
+            key,
+            limit,
+            taker,
+            self.config_generation(),
+            || buckets.sweep(),
+            || self.recycle(name, key),
+        )
+    }
+
+    fn recycle(&self, name: &str, key: u128) -> Result<(), Error> {
+        let _threads = self.threads.lock();
+        let _held = match self.lock_file() {
+            Some(lock) => Some(lock.hold(RULES, Duration::from_secs(2))?),
+            None => None,
+        };
+        let used = |(_, line): (u32, Line<'_>)| {
+            let head = line.head;
+            head.config_generation
+                .load(Relaxed)
+                .max(head.config_at_start.load(Relaxed))
+        };
+        let unused_below = self
+            .living()
+            .map(used)
+            .min()
+            .unwrap_or_else(|| self.config_generation());
+        let buckets = self.buckets();
+        self.rules()
+            .recycle(name, key, unused_below, self.lines(), |rule| {
+                buckets.purge(rule)
+            })
+    }
+
     /// The limit in force.
-    pub fn limit(&self, _rule: RuleId) -> Limit {
-        todo!()
+    pub fn limit(&self, rule: RuleId) -> Limit {
+        self.rules().get(rule).in_force().1.limit
     }
-    /// What a request would get; nothing is spent.
-    pub fn peek(&self, _rule: RuleId, _key: KeyHash, _cost: u32, _now: Nanos) -> Outcome {
-        todo!()
+
+    /// Counts one refusal ([`RuleId::BLOCKED`]: by a list). `Some(refusals since
+    /// the last)` at most once a second per rule over all workers.
+    pub fn refusal_log(&self, rule: RuleId, now: Nanos) -> Option<u64> {
+        self.rules().get(rule).refusal(now)
     }
-    pub fn spend(&self, _rule: RuleId, _key: KeyHash, _cost: u32, _now: Nanos) -> Outcome {
-        todo!()
+
+    // ---- buckets ----
+
+    /// Names the bucket of `key` under `rule`; keyed, so that nobody can aim.
+    pub fn hash(&self, rule: RuleId, key: &[u8]) -> KeyHash {
+        let mut hasher = SipHasher13::new_with_keys(self.seed[0], self.seed[1] ^ u64::from(rule.0));
+        hasher.write(key);
+        KeyHash::new(rule, hasher.finish128().as_u128())
     }
+
+    /// What a request would get; nothing is spent, no bucket is made.
+    pub fn peek(&self, rule: RuleId, key: KeyHash, cost: u32, now: Nanos) -> Outcome {
+        self.buckets().peek(Ask {
+            rule,
+            key,
+            cost,
+            now,
+        })
+    }
+
+    /// Decides, and spends what is admitted.
+    pub fn spend(&self, rule: RuleId, key: KeyHash, cost: u32, now: Nanos) -> Outcome {
+        self.buckets().spend(Ask {
+            rule,
+            key,
+            cost,
+            now,
+        })
+    }
+
     /// Gives back what `spend` took.
-    pub fn undo(&self, _rule: RuleId, _key: KeyHash, _cost: u32, _now: Nanos) {
-        todo!()
+    pub fn undo(&self, rule: RuleId, key: KeyHash, cost: u32, now: Nanos) {
+        self.buckets().undo(Ask {
+            rule,
+            key,
+            cost,
+            now,
+        });
     }
-    /// (capacity, used)
+
+    /// (capacity, used): used are slots with a bucket, full ones included.
     pub fn bucket_slots(&self) -> (u64, u64) {
-        todo!()
+        let capacity = self.buckets().table.capacity();
+        (capacity, self.lines().slots_used().min(capacity))
     }
-    pub fn totals(&self) -> Totals {
-        todo!()
+
+    // ---- published files ----
+
+    /// Publishes bytes for all workers; for a worker only, since what the
+    /// master makes belongs to root. Errors: no room, directory not writable;
+    /// what was published before stays.
+    pub fn publish(&self, kind: Kind, bytes: &[u8]) -> Result<u64, Error> {
+        let number = &self.header().published[kind as usize];
+        match &self.files {
+            Files::Disk { path, .. } => published::publish(path, kind, number, bytes),
+            Files::Heap(files) => {
+                let mut files = files.lock();
+                // Relaxed: in the mutex.
+                let next = number.load(Relaxed) + 1;
+                files.retain(|(k, n, _)| *k != kind || *n + 1 == next);
+                files.push((kind, next, bytes.to_vec()));
+                number.store(next, Release);
+                Ok(next)
+            }
+        }
     }
-    /// Counts one refusal. `Some(refusals since the last)` at most once a second
-    /// per rule over all workers.
-    pub fn refusal_log(&self, _rule: RuleId, _now: Nanos) -> Option<u64> {
-        todo!()
+
+    /// The number in force; 0: none yet. Numbers rise, not always by one.
+    pub fn published(&self, kind: Kind) -> u64 {
+        // Acquire: with the release in `publish`, so that the file is there.
+        self.header().published[kind as usize].load(Acquire)
     }
-    /// The living.
-    pub fn workers(&self) -> Vec<WorkerInfo> {
-        todo!()
+
+    /// Maps what was published. Gone when two newer ones have come meanwhile:
+    /// ask for the number again.
+    pub fn open_published(&self, kind: Kind, generation: u64) -> Result<Mapped, Error> {
+        match &self.files {
+            Files::Disk { path, .. } => published::open(path, kind, generation),
+            Files::Heap(files) => files
+                .lock()
+                .iter()
+                .find(|(k, n, _)| (*k, *n) == (kind, generation))
+                .map(|(_, _, bytes)| Mapped::from_bytes(bytes))
+                .ok_or_else(|| error!("{} {generation} is gone", kind.name())),
+        }
     }
-    pub fn publish(&self, _kind: Kind, _bytes: &[u8]) -> Result<u64, Error> {
-        todo!()
+
+    // ---- bans of the local store ----
+
+    /// Until that Unix second; `u64::MAX`: for ever. Error: 100,000 are in force.
+    pub fn ban(&self, subject: &Subject, until_unix: u64) -> Result<(), Error> {
+        self.bans.ban(subject, until_unix, unix_now())
     }
-    /// The generation in force; 0: none yet.
-    pub fn published(&self, _kind: Kind) -> u64 {
-        todo!()
-    }
-    pub fn open_published(&self, _kind: Kind, _generation: u64) -> Result<Mapped, Error> {
-        todo!()
-    }
-    pub fn ban(&self, _subject: &Subject, _until_unix: u64) -> Result<(), Error> {
-        todo!()
-    }
+
     /// Whether there was such a ban.
-    pub fn unban(&self, _subject: &Subject) -> Result<bool, Error> {
-        todo!()
+    pub fn unban(&self, subject: &Subject) -> Result<bool, Error> {
+        Ok(self.bans.unban(subject, unix_now()))
     }
-    pub fn banned_address(&self, _ip: IpAddr, _now_unix: u64) -> bool {
-        todo!()
+
+    pub fn banned_address(&self, ip: IpAddr, now_unix: u64) -> bool {
+        self.bans.address(ip, now_unix)
     }
-    pub fn banned_user(&self, _user: &[u8], _now_unix: u64) -> bool {
-        todo!()
+
+    pub fn banned_user(&self, user: &[u8], now_unix: u64) -> bool {
+        self.bans.user(user, now_unix)
     }
+
+    /// How many are in force; counts them, so not for the request path.
     pub fn bans_count(&self) -> u64 {
-        todo!()
+        self.bans.count(unix_now())
     }
 }
+
+#[cfg(test)]
+#[path = "region_tests.rs"]
+mod tests;

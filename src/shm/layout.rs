@@ -1,0 +1,169 @@
+//! What lies where in the region.
+//!
+//! ```text
+//!  0        +---------------------------------------------------------------+
+//!           | Header: who made it, generations, gauges             one page |
+//!  rules    +---------------------------------------------------------------+
+//!           | RuleEntry × rules: the limits in force and their history      |
+//!  lines    +---------------------------------------------------------------+
+//!           | per worker (and one for who is none): LineHead,               |
+//!           | then RuleCounters × rules/2                                   |
+//!  pools    +---------------------------------------------------------------+
+//!           | nothing in layout 1: the place of queues and of what workers  |
+//!           | hold in them                                                  |
+//!  buckets  +---------------------------------------------------------------+
+//!           | Set × sets: the bucket table, all that is left                |
+//!  size     +---------------------------------------------------------------+
+//! ```
+//!
+//! Every section starts at a page. A region whose layout number or size is
+//! another's is never read beyond its first three words, so a change of
+//! anything here, or of any type that lies here, is a change of [`LAYOUT`].
+use super::error::{Error, error};
+use super::line::{LineHead, RuleCounters};
+use super::memory::{PAGE, Shared};
+use super::rules::RuleEntry;
+use super::table::Set;
+use std::sync::atomic::AtomicU64;
+
+/// Number of this layout.
+pub const LAYOUT: u64 = 1;
+/// First word of a region that was finished.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"sluice\r\n");
+/// Smallest and largest region.
+pub const MIN_SIZE_BYTES: u64 = 1 << 20;
+pub const MAX_SIZE_BYTES: u64 = 1 << 40;
+
+/// First page of the region. What does not change after creation is written
+/// before `magic`.
+#[repr(C, align(4096))]
+pub struct Header {
+    pub magic: AtomicU64,
+    pub layout: AtomicU64,
+    pub size: AtomicU64,
+    /// Inode of `path.lock`, so that a region whose lock file was replaced
+    /// (and in which nobody can be seen to live) is not taken for ours.
+    pub lock_inode: AtomicU64,
+    pub seed: [AtomicU64; 2],
+    pub boot: [AtomicU64; 2],
+    /// `CLOCK_MONOTONIC` at creation: a region from the future is of another boot.
+    pub created_ns: AtomicU64,
+    _own_line: [AtomicU64; 7],
+    /// The newest number given to a setup, and the newest one a worker started with.
+    pub setup_generation: AtomicU64,
+    pub started_generation: AtomicU64,
+    pub config_generation: AtomicU64,
+    pub gateways: AtomicU64,
+    /// By `Kind as usize`.
+    pub published: [AtomicU64; 8],
+    /// By `Cell as usize`.
+    pub cells: [AtomicU64; 32],
+    _rest: [AtomicU64; 452],
+}
+
+const _: () = assert!(size_of::<Header>() == PAGE);
+
+// SAFETY: repr(C), atomics and nothing else.
+unsafe impl Shared for Header {}
+
+/// Offsets and counts for a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub size: usize,
+    /// Entries; the upper half is for names with `~`.
+    pub rules: usize,
+    pub rules_at: usize,
+    /// Workers that can live at a time.
+    pub lines: usize,
+    pub line_bytes: usize,
+    pub lines_at: usize,
+    pub sets: usize,
+    pub buckets_at: usize,
+}
+
+impl Layout {
+    pub fn for_size(size_bytes: u64) -> Result<Layout, Error> {
+        if !(MIN_SIZE_BYTES..=MAX_SIZE_BYTES).contains(&size_bytes) {
+            return Err(error!(
+                "shm.size is {size_bytes} bytes; it must be from {} to {}",
+                size_text(MIN_SIZE_BYTES),
+                size_text(MAX_SIZE_BYTES)
+            ));
+        }
+        let size = size_bytes as usize / PAGE * PAGE;
+        // 512 rules each with a twin, and as many names again that are gone
+        // from the configuration; where memory is very short, 255 in all.
+        let rules = if size >= 8 << 20 { 2048 } else { 512 };
+        let lines = (size / (256 << 10)).clamp(16, 256);
+        let page_up = |n: usize| n.next_multiple_of(PAGE);
+        let rules_at = size_of::<Header>();
+        let lines_at = page_up(rules_at + rules * size_of::<RuleEntry>());
+        let line_bytes = (size_of::<LineHead>() + rules / 2 * size_of::<RuleCounters>())
+            .next_multiple_of(align_of::<LineHead>());
+        // One more: that of processes that are no workers.
+        let buckets_at = page_up(lines_at + (lines + 1) * line_bytes);
+        let sets = (size - buckets_at) / size_of::<Set>();
+        Ok(Layout {
+            size,
+            rules,
+            rules_at,
+            lines,
+            line_bytes,
+            lines_at,
+            sets,
+            buckets_at,
+        })
+    }
+}
+
+/// `33554432` as `32.0 MiB`.
+pub fn size_text(bytes: u64) -> String {
+    let (mut size, mut unit) = (bytes as f64, "bytes");
+    for next in ["KiB", "MiB", "GiB", "TiB"] {
+        if size < 1024.0 {
+            break;
+        }
+        (size, unit) = (size / 1024.0, next);
+    }
+    if unit == "bytes" {
+        format!("{bytes} bytes")
+    } else {
+        format!("{size:.1} {unit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_do_not_overlap() {
+        for size in [
+            MIN_SIZE_BYTES,
+            2 << 20,
+            (8 << 20) - 1,
+            8 << 20,
+            32 << 20,
+            64 << 20,
+            1 << 32,
+        ] {
+            let l = Layout::for_size(size).unwrap();
+            assert!(l.rules_at + l.rules * size_of::<RuleEntry>() <= l.lines_at);
+            assert!(l.lines_at + (l.lines + 1) * l.line_bytes <= l.buckets_at);
+            assert!(l.buckets_at + l.sets * size_of::<Set>() <= l.size);
+            assert!(l.size as u64 <= size);
+            assert!(
+                l.sets * size_of::<Set>() * 10 > l.size * 4,
+                "{size}: most is for buckets"
+            );
+        }
+        assert!(Layout::for_size(MIN_SIZE_BYTES - 1).is_err());
+        assert!(Layout::for_size(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        assert_eq!(size_text(32 << 20), "32.0 MiB");
+        assert_eq!(size_text(999), "999 bytes");
+    }
+}

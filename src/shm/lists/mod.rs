@@ -1,0 +1,278 @@
+//! Address and user lists: an immutable snapshot, built beside the one in
+//! force and switched in whole.
+//!
+//! Networks of all lists are cut into disjoint ranges, each of which knows when
+//! the last allow entry and the last block entry over it end, so one search
+//! answers, whatever the prefix lengths and however entries nest, and an entry
+//! ends without a rebuild. Users are in a hash table keyed by a secret.
+//!
+//! ```text
+//!  +-------------+  128 bytes: magic, counts, length of each section
+//!  | Header      |
+//!  +-------------+  every section starts at a multiple of 128
+//!  | Ends        |  distinct pairs of ends; number 0: no entry
+//!  +-------------+
+//!  | v4 nodes    |  static B+ tree over range starts, root first: tree.rs
+//!  | v4 leaves   |  starts, and for each the number of its pair of ends
+//!  +-------------+
+//!  | v6 nodes    |
+//!  | v6 leaves   |
+//!  +-------------+
+//!  | User slots  |  open addressing, at most half full
+//!  +-------------+
+//! ```
+//!
+//! The file never leaves the machine that made it: integers are in its order.
+mod build;
+mod tree;
+
+use super::error::{Error, error};
+use super::published::Mapped;
+use crate::domain::entry::Subject;
+use std::hash::Hasher;
+use std::net::IpAddr;
+use tree::{LeafV4, LeafV6, Node, Tree};
+
+pub use build::build;
+
+/// What an immutable snapshot is built from. The second of each pair is the
+/// Unix second at which the entry ends, `u64::MAX` for never. Of duplicates the
+/// later end holds.
+#[derive(Clone, Debug, Default)]
+pub struct ListsInput {
+    pub allow: Vec<(Subject, u64)>,
+    pub block: Vec<(Subject, u64)>,
+    pub bans: Vec<(Subject, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    None,
+    Allowed,
+    Blocked,
+}
+
+/// Distinct entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub allow: u64,
+    pub block: u64,
+    pub bans: u64,
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"slists\r\n");
+const FORMAT: u64 = 1;
+/// Sections start at multiples of it; a cache line and its neighbour.
+const ALIGN: usize = 128;
+
+/// A type that a snapshot's bytes may be read as.
+///
+/// # Safety
+/// Every bit pattern is a valid value, and its alignment is at most [`ALIGN`].
+unsafe trait Plain: Copy {}
+
+/// First 128 bytes. Lengths are numbers of elements.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Header {
+    magic: u64,
+    format: u64,
+    seed: [u64; 2],
+    allow: u64,
+    block: u64,
+    bans: u64,
+    users_allowed: u64,
+    ends: u64,
+    v4_starts: u64,
+    v4_nodes: u64,
+    v6_starts: u64,
+    v6_nodes: u64,
+    users: u64,
+    user_slots: u64,
+    bytes: u64,
+}
+
+/// When the last entry of each kind over a range ends, Unix seconds; 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+struct Ends {
+    allow: u64,
+    block: u64,
+}
+
+/// Of 128 bits of keyed hash, 96 are compared; the user itself is not kept.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct UserSlot {
+    /// 0: empty.
+    tag: u64,
+    check: u32,
+    ends: u32,
+}
+
+// SAFETY: integers without padding.
+unsafe impl Plain for Header {}
+// SAFETY: integers without padding.
+unsafe impl Plain for Ends {}
+// SAFETY: integers without padding.
+unsafe impl Plain for UserSlot {}
+
+const _: () = assert!(size_of::<Header>() == ALIGN);
+
+impl Ends {
+    fn standing(self, now_unix: u64) -> Standing {
+        if now_unix < self.allow {
+            Standing::Allowed
+        } else if now_unix < self.block {
+            Standing::Blocked
+        } else {
+            Standing::None
+        }
+    }
+
+    fn later(self, other: Ends) -> Ends {
+        Ends {
+            allow: self.allow.max(other.allow),
+            block: self.block.max(other.block),
+        }
+    }
+}
+
+/// (tag, check, first slot before masking)
+fn hash_user(seed: [u64; 2], user: &[u8]) -> (u64, u32, u64) {
+    use siphasher::sip128::{Hasher128, SipHasher13};
+    let mut hasher = SipHasher13::new_with_keys(seed[0], seed[1]);
+    hasher.write(user);
+    let hash = hasher.finish128();
+    (hash.h1.max(1), (hash.h2 >> 32) as u32, hash.h2)
+}
+
+/// A snapshot that has been checked, ready for lookups.
+pub struct Lists {
+    header: Header,
+    ends: &'static [Ends],
+    v4: Tree<LeafV4>,
+    v6: Tree<LeafV6>,
+    users: &'static [UserSlot],
+    /// What the slices above lie in; they are not given out, and last dropped.
+    _mapped: Mapped,
+}
+
+/// Cuts the next section off `bytes`.
+fn section<T: Plain>(bytes: &[u8], at: &mut usize, count: u64) -> Option<&'static [T]> {
+    let count = usize::try_from(count).ok()?;
+    let length = count.checked_mul(size_of::<T>())?;
+    let end = at.checked_add(length)?;
+    let section = bytes.get(*at..end)?;
+    *at = end.next_multiple_of(ALIGN);
+    let start = section.as_ptr().cast::<T>();
+    if !start.is_aligned() {
+        return None;
+    }
+    // SAFETY: inside `bytes` and aligned (checked above), any bits are a value
+    // (`Plain`). The lifetime is a lie that `Lists` makes true: it keeps the
+    // mapping, which nobody writes and which does not move, as long as the slice.
+    Some(unsafe { std::slice::from_raw_parts(start, count) })
+}
+
+impl Lists {
+    /// Checks a snapshot once, so that lookups can trust it.
+    pub fn new(mapped: Mapped) -> Result<Lists, Error> {
+        Lists::checked(mapped).ok_or_else(|| error!("a published list is damaged"))
+    }
+
+    fn checked(mapped: Mapped) -> Option<Lists> {
+        let bytes: &[u8] = &mapped;
+        let mut at = 0;
+        let header = *section::<Header>(bytes, &mut at, 1)?.first()?;
+        if (header.magic, header.format, header.bytes) != (MAGIC, FORMAT, bytes.len() as u64) {
+            return None;
+        }
+        let ends = section::<Ends>(bytes, &mut at, header.ends)?;
+        let nodes = section::<Node<u32>>(bytes, &mut at, header.v4_nodes)?;
+        let leaves = section(
+            bytes,
+            &mut at,
+            header.v4_starts.div_ceil(tree::WIDTH as u64),
+        )?;
+        let v4 = Tree::new(nodes, leaves, header.v4_starts, ends.len())?;
+        let nodes = section::<Node<u64>>(bytes, &mut at, header.v6_nodes)?;
+        let leaves = section(
+            bytes,
+            &mut at,
+            header.v6_starts.div_ceil(tree::WIDTH as u64),
+        )?;
+        let v6 = Tree::new(nodes, leaves, header.v6_starts, ends.len())?;
+        let users = section::<UserSlot>(bytes, &mut at, header.user_slots)?;
+        let sound = users.iter().all(|u| (u.ends as usize) < ends.len())
+            && users.len().is_power_of_two()
+            && users.iter().any(|u| u.tag == 0);
+        sound.then_some(Lists {
+            header,
+            ends,
+            v4,
+            v6,
+            users,
+            _mapped: mapped,
+        })
+    }
+
+    /// Lists without an entry, for the time before any was published.
+    pub fn empty() -> Lists {
+        let bytes = build(&ListsInput::default());
+        Lists::new(Mapped::from_bytes(&bytes)).expect("lists that were just built")
+    }
+
+    /// Allow beats block. `::ffff:a.b.c.d` is `a.b.c.d`.
+    pub fn address(&self, ip: IpAddr, now_unix: u64) -> Standing {
+        let ends = match ip.to_canonical() {
+            IpAddr::V4(v4) => self.v4.ends(u32::from(v4)),
+            IpAddr::V6(v6) => self.v6.ends(u128::from(v6)),
+        };
+        self.ends[ends as usize].standing(now_unix)
+    }
+
+    pub fn user(&self, user: &[u8], now_unix: u64) -> Standing {
+        if self.header.users == 0 {
+            return Standing::None;
+        }
+        let (tag, check, place) = hash_user(self.header.seed, user);
+        let mask = self.users.len() - 1;
+        for i in 0..self.users.len() {
+            let slot = self.users[(place as usize).wrapping_add(i) & mask];
+            if slot.tag == 0 {
+                break;
+            }
+            if (slot.tag, slot.check) == (tag, check) {
+                return self.ends[slot.ends as usize].standing(now_unix);
+            }
+        }
+        Standing::None
+    }
+
+    /// Whether the allowlist names a user.
+    pub fn has_user_allow(&self) -> bool {
+        self.header.users_allowed > 0
+    }
+
+    /// Whether any list names a user.
+    pub fn has_users(&self) -> bool {
+        self.header.users > 0
+    }
+
+    pub fn counts(&self) -> Counts {
+        let Header {
+            allow, block, bans, ..
+        } = self.header;
+        Counts { allow, block, bans }
+    }
+
+    /// Disjoint ranges of both families, for tests and benches.
+    pub fn ranges(&self) -> (u64, u64) {
+        (self.header.v4_starts, self.header.v6_starts)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
