@@ -23,7 +23,7 @@ pub fn unix_now() -> u64 {
 
 pub fn standing(w: &Worker, who: Address, user: Option<&[u8]>) -> Listed {
     // With a store, its bans are among its lists.
-    let own_bans = w.setup.config.store.url.is_none() && w.region.bans_count() > 0;
+    let own_bans = w.setup.config.store.url.is_none() && w.region.any_bans();
     if w.force.lists().next().is_none() && !own_bans {
         return Listed::Nowhere;
     }

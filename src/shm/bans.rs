@@ -222,6 +222,11 @@ impl Bans {
             .filter(move |kind| (first..=last).contains(kind))
     }
 
+    /// Whether there may be any: near-free.
+    pub fn any(&self) -> bool {
+        self.kinds(0, USER).next().is_some()
+    }
+
     pub fn address(&self, ip: IpAddr, now_unix: u64) -> bool {
         match ip.to_canonical() {
             IpAddr::V4(v4) => self.kinds(1, 33).any(|kind| {

@@ -583,6 +583,11 @@ impl Region {
         Ok(self.bans.unban(subject, unix_now()))
     }
 
+    /// Whether there may be any; near-free, for the request path.
+    pub fn any_bans(&self) -> bool {
+        self.bans.any()
+    }
+
     pub fn banned_address(&self, ip: IpAddr, now_unix: u64) -> bool {
         self.bans.address(ip, now_unix)
     }

@@ -90,7 +90,7 @@ pub struct InForce {
 }
 
 /// What a bucket says of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub admitted: bool,
     /// Whole tokens left after this request.
