@@ -11,6 +11,9 @@ MODULE  := --no-default-features --features module
 
 export SLUICE_TARGET := $(abspath $(TARGET))
 
+SCRIPTS := $(shell grep -l '^\#!.*bash' .ci/*) openresty-conf/dev/run \
+	openresty-conf/dev/demo openresty-conf/dev/common.sh
+
 .DEFAULT_GOAL := help
 .PHONY: help deps run demo test soak bench flood build fast load install uninstall lint \
         format miri memcheck clean
@@ -90,12 +93,13 @@ memcheck: ## nginx with the library under valgrind
 miri: ## the parts without nginx and kernel under miri (needs a nightly toolchain)
 	@.ci/miri
 
-lint: ## rustfmt, clippy, luacheck, and what keeps the layers apart
+lint: ## rustfmt, clippy, luacheck, shellcheck, and what keeps the layers apart
 	@.ci/deps build lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) clippy --lib $(MODULE) -- -D warnings
 	luacheck --quiet lua $(wildcard t/*.lua t/*/*.lua benches/gateway/*.lua)
+	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	.ci/layers --self-test
 	.ci/layers
 

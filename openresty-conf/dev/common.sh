@@ -3,6 +3,7 @@
 # which modules; free ports; and nothing left behind. To be sourced.
 #
 # ROOT is the repository, TARGET where cargo builds.
+# shellcheck disable=SC2034  # what is set here is used where this is sourced
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TARGET=${SLUICE_TARGET:-${CARGO_TARGET_DIR:-$ROOT/target}}
 
