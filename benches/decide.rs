@@ -89,7 +89,9 @@ fn worker(rules: usize, lists: &str) -> Worker {
     let config = config::from_toml(&toml).expect("the bench's own configuration");
     let region: &'static Region = Box::leak(Box::new(Region::on_heap(64 << 20)));
     let generation = region.new_setup_generation();
-    region.attach_worker(generation).expect("a heap region has room");
+    region
+        .attach_worker(generation)
+        .expect("a heap region has room");
     let files = Files::load(&config.lists, None, &mut |_| ()).expect("no files");
     let lists = setup::build(&files).expect("lists").map(Arc::new);
     let setup = Arc::new(Setup {
@@ -102,7 +104,10 @@ fn worker(rules: usize, lists: &str) -> Worker {
     });
     let force = sync::in_force(&setup, &Published::default(), None);
     let current = Arc::new(Current::new(force.clone()));
-    let shared = Shared::new(setup.config.store.clone(), "/nonexistent/sluice.sock".into());
+    let shared = Shared::new(
+        setup.config.store.clone(),
+        "/nonexistent/sluice.sock".into(),
+    );
     Worker::new(setup, force, current, shared)
 }
 
@@ -119,17 +124,23 @@ fn decisions(c: &mut Criterion) {
             })
             .collect();
         let mut n = 0;
-        c.bench_function(&format!("engine/decide/170000 entries, {rules} rule(s)"), |b| {
-            b.iter(|| {
-                n = (n + 1) & 1023;
-                let mut x = Constant { peer: peers[n], ticket: None };
-                decide::access(&mut w, &mut x, &Options::default(), &mut out);
-                assert_eq!(out.action, 0, "a clean client with tokens is admitted");
-                if let Some(t) = x.ticket {
-                    w.end(t);
-                }
-            });
-        });
+        c.bench_function(
+            &format!("engine/decide/170000 entries, {rules} rule(s)"),
+            |b| {
+                b.iter(|| {
+                    n = (n + 1) & 1023;
+                    let mut x = Constant {
+                        peer: peers[n],
+                        ticket: None,
+                    };
+                    decide::access(&mut w, &mut x, &Options::default(), &mut out);
+                    assert_eq!(out.action, 0, "a clean client with tokens is admitted");
+                    if let Some(t) = x.ticket {
+                        w.end(t);
+                    }
+                });
+            },
+        );
     }
 }
 

@@ -210,7 +210,7 @@ local function refuse()
     local body = ffi_string(answer.body, len)
     ngx.status = status
     print(body)
-    return exit(ngx.OK)
+    return exit(ngx.HTTP_OK)
 end
 
 
