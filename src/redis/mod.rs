@@ -4,5 +4,10 @@ pub mod client;
 pub mod scripts;
 pub mod sync;
 
+#[cfg(test)]
+pub(crate) mod fixture;
+#[cfg(test)]
+mod tests;
+
 pub use client::{Client, Health, StoreError};
 pub use scripts::{BucketAsk, BucketSays, Reply};

@@ -1,0 +1,2 @@
+//! Against a real Redis, and the scripts in an embedded LuaJIT.
+mod script;
