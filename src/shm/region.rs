@@ -80,8 +80,8 @@ enum Files {
 
 /// One per process: made in the master, inherited by its workers.
 pub struct Region {
-    memory: Memory,
-    layout: Layout,
+    pub(super) memory: Memory,
+    pub(super) layout: Layout,
     files: Files,
     bans: Bans,
     seed: [u64; 2],
@@ -178,7 +178,7 @@ impl Region {
         )
     }
 
-    fn buckets(&self) -> Buckets<'_> {
+    pub(super) fn buckets(&self) -> Buckets<'_> {
         let sets = self
             .memory
             .slice::<Set>(self.layout.buckets_at, self.layout.sets);
