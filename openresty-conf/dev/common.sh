@@ -108,7 +108,6 @@ http {
     fastcgi_temp_path     $dir/tmp/fastcgi;
     uwsgi_temp_path       $dir/tmp/uwsgi;
     scgi_temp_path        $dir/tmp/scgi;
-    access_log off;
     default_type text/plain;
     keepalive_requests 1000000;
 
