@@ -30,7 +30,10 @@ pub struct Breaker {
 impl Breaker {
     /// `seed`: anything that differs between workers.
     pub fn new(seed: u64) -> Breaker {
-        Breaker { state: State::Closed { failures: 0 }, random: seed | 1 }
+        Breaker {
+            state: State::Closed { failures: 0 },
+            random: seed | 1,
+        }
     }
 
     pub fn is_open(&self) -> bool {
@@ -46,11 +49,16 @@ impl Breaker {
 
     /// A request failed; `definite`: so would the next. Whether this opened it.
     pub fn failure(&mut self, definite: bool, now: Duration) -> bool {
-        let State::Closed { failures } = &mut self.state else { return false };
+        let State::Closed { failures } = &mut self.state else {
+            return false;
+        };
         *failures += 1;
         let opens = definite || *failures >= FAILURES;
         if opens {
-            self.state = State::Open { attempts: 0, next: now };
+            self.state = State::Open {
+                attempts: 0,
+                next: now,
+            };
             self.schedule(now);
         }
         opens
@@ -78,7 +86,9 @@ impl Breaker {
     fn schedule(&mut self, now: Duration) {
         let share = 0.75 + 0.5 * self.uniform();
         if let State::Open { attempts, next } = &mut self.state {
-            let delay = FIRST_DELAY.saturating_mul(1 << (*attempts).min(8)).min(LONGEST_DELAY);
+            let delay = FIRST_DELAY
+                .saturating_mul(1 << (*attempts).min(8))
+                .min(LONGEST_DELAY);
             *attempts = attempts.saturating_add(1);
             *next = now + delay.mul_f64(share);
         }
@@ -142,7 +152,11 @@ mod tests {
         }
         assert!(gaps[0] >= FIRST_DELAY.mul_f64(0.75) && gaps[0] <= FIRST_DELAY.mul_f64(1.25));
         assert!(gaps.iter().all(|gap| *gap <= LONGEST_DELAY.mul_f64(1.25)));
-        assert!(gaps[10..].iter().all(|gap| *gap >= LONGEST_DELAY.mul_f64(0.75)));
+        assert!(
+            gaps[10..]
+                .iter()
+                .all(|gap| *gap >= LONGEST_DELAY.mul_f64(0.75))
+        );
         // Scattered: no two of the last hundred are the same.
         let mut last = gaps[9_900..].to_vec();
         last.sort();

@@ -1,81 +1,436 @@
-use super::scripts::{BucketAsk, Reply};
+//! The request path to Redis: one connection, one budget a request, a breaker.
+//!
+//! A request never waits longer than its deadline, connecting included. It is
+//! repeated, once, only where its connection was found closed before a byte
+//! of it had left (what an idle connection dropped by the server or by a
+//! middlebox looks like). Anything else that breaks off may have been spent:
+//! it is a failure and `on_error` decides, since asking again could charge a
+//! client twice. Bans are the same however often they are written, and are repeated.
+//!
+//! One task keeps the connection: it makes it anew as soon as it is lost, asks
+//! something on an idle one every ten seconds so that nobody between forgets
+//! it, and makes the breaker's attempts, which run the script with a write.
+//! A connection that has been silent for a second is replaced by the next
+//! attempt, so there is at most one new connection a second to a Redis that hangs.
+use super::breaker::Breaker;
+use super::connect::{Connector, Link};
+pub use super::errors::StoreError;
+use super::errors::{Judgement, judge};
+use super::scripts::{self, Arguments, BUCKET, BucketAsk, Reply};
 use crate::domain::config::Store;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use redis::{Cmd, RedisError, RedisResult, Value};
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::select;
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+use tokio::time::{sleep_until, timeout, timeout_at};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreError {
-    /// No answer within the budget. What was asked may have been spent.
-    Timeout,
-    /// Out of reach: not connected, or an answer that says so.
-    Unavailable(String),
-    /// The script or the command was refused.
-    Script(String),
-}
+/// For connecting in the background, where no request waits.
+const CONNECT: Duration = Duration::from_secs(1);
+const SILENT: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(10);
+/// A connection that is lost sooner than this is not made anew at once.
+const BRIEF: Duration = Duration::from_millis(50);
 
-impl std::fmt::Display for StoreError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Timeout => f.write_str("no answer from Redis in time"),
-            Self::Unavailable(why) | Self::Script(why) => f.write_str(why),
-        }
-    }
-}
-
-/// What nginx's thread may read without asking the thread.
+/// What nginx's thread may read without asking this one.
 #[derive(Debug)]
 pub struct Health {
-    /// The breaker is closed: worth asking.
+    /// The breaker is closed: worth asking. True until the first failure.
     pub up: AtomicBool,
+    /// How often `up` has changed.
+    changes: AtomicU64,
+    error: Mutex<Option<String>>,
 }
 
 impl Health {
-    pub fn is_up(&self) -> bool {
-        todo!()
+    fn new() -> Health {
+        Health {
+            up: AtomicBool::new(true),
+            changes: AtomicU64::new(0),
+            error: Mutex::new(None),
+        }
     }
-    /// Why it is not up, for `status`.
+
+    pub fn is_up(&self) -> bool {
+        // Relaxed: a request that sees it late asks or skips once more.
+        self.up.load(Ordering::Relaxed)
+    }
+
+    /// Odd while it is down. Says whether there is something new to log.
+    pub fn changes(&self) -> u64 {
+        // Relaxed: the text has its own lock.
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Why it is not up, or was not the last time.
     pub fn last_error(&self) -> Option<String> {
-        todo!()
+        self.error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set(&self, up: bool) {
+        if self.up.swap(up, Ordering::Relaxed) != up {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn note(&self, error: String) {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 }
 
 /// Lives in the worker's background thread, on its current-thread runtime,
-/// inside a `LocalSet`. Cloning shares the connection.
+/// inside a `LocalSet`. Clones share the connection; with the last one it closes.
 #[derive(Clone)]
-pub struct Client {}
+pub struct Client(Rc<Inner>);
+
+struct Inner {
+    connector: Connector,
+    health: Arc<Health>,
+    breaker: RefCell<Breaker>,
+    link: RefCell<Option<Rc<Link>>>,
+    /// Something for those who wait for a connection: one was made, or an attempt failed.
+    changed: Notify,
+    /// Something for the keeper: the breaker opened.
+    work: Rc<Notify>,
+    probe: Arguments,
+    /// The key of the bans.
+    bans: String,
+    timeout: Duration,
+    start: Instant,
+}
 
 impl Client {
-    /// Checks the settings and starts to connect. Must be called inside the
-    /// runtime and its `LocalSet`. Errors are sentences.
-    pub fn new(_store: &Store) -> Result<Client, String> {
-        todo!()
+    /// Starts to connect in the background. Must be called inside the runtime's
+    /// `LocalSet`. Errors are sentences about the configuration.
+    pub fn new(store: &Store) -> Result<Client, String> {
+        let probe = BucketAsk {
+            key: format!("{}:probe", store.prefix),
+            emission_us: 1.0,
+            capacity: 1000,
+            cost: 1,
+            since_us: 0,
+            shadow: true,
+        };
+        let seed = u64::from(std::process::id()) << 32 ^ Instant::now().elapsed().as_nanos() as u64;
+        let work = Rc::new(Notify::new());
+        let inner = Rc::new(Inner {
+            connector: Connector::new(store)?,
+            health: Arc::new(Health::new()),
+            breaker: RefCell::new(Breaker::new(seed)),
+            link: RefCell::new(None),
+            changed: Notify::new(),
+            work: work.clone(),
+            probe: scripts::bucket_arguments(&[probe]),
+            bans: format!("{}:bans", store.prefix),
+            timeout: store.timeout,
+            start: Instant::now(),
+        });
+        spawn_local(keep(Rc::downgrade(&inner), work));
+        Ok(Client(inner))
     }
+
     pub fn health(&self) -> Arc<Health> {
-        todo!()
+        self.0.health.clone()
     }
-    pub async fn decide(
-        &self,
-        _asks: &[BucketAsk],
-        _deadline: Instant,
-    ) -> Result<Reply, StoreError> {
-        todo!()
+
+    /// Decides over all of `asks`, all or nothing, in one call.
+    pub async fn decide(&self, asks: &[BucketAsk], deadline: Instant) -> Result<Reply, StoreError> {
+        self.run_bucket(&scripts::bucket_arguments(asks), asks.len(), deadline)
+            .await
     }
-    /// Writes to `<prefix>:bans`. `until_unix` `None`: for ever.
+
+    /// Redis's clock, µs since 1970.
+    pub async fn time_us(&self, deadline: Instant) -> Result<u64, StoreError> {
+        self.run_bucket(&Arguments::default(), 0, deadline)
+            .await
+            .map(|reply| reply.now_us)
+    }
+
+    /// Writes `member` to `<prefix>:bans`. `until_unix` `None`: for ever.
     pub async fn ban(
         &self,
-        _member: &str,
-        _until_unix: Option<f64>,
-        _deadline: Instant,
+        member: &str,
+        until_unix: Option<f64>,
+        deadline: Instant,
     ) -> Result<(), StoreError> {
-        todo!()
+        let mut command = redis::cmd("ZADD");
+        match until_unix {
+            Some(until) => command.arg(&self.0.bans).arg(until),
+            None => command.arg(&self.0.bans).arg("+inf"),
+        };
+        command.arg(member);
+        self.command(&command, deadline).await.map(drop)
     }
+
     /// Whether it was there.
-    pub async fn unban(&self, _member: &str, _deadline: Instant) -> Result<bool, StoreError> {
-        todo!()
+    pub async fn unban(&self, member: &str, deadline: Instant) -> Result<bool, StoreError> {
+        let mut command = redis::cmd("ZREM");
+        command.arg(&self.0.bans).arg(member);
+        Ok(self.command(&command, deadline).await? == Value::Int(1))
     }
-    /// Redis's clock, µs since 1970.
-    pub async fn time_us(&self, _deadline: Instant) -> Result<u64, StoreError> {
-        todo!()
+
+    async fn run_bucket(
+        &self,
+        arguments: &Arguments,
+        buckets: usize,
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
+        let call = async |link: Rc<Link>| BUCKET.run(&mut link.mux(), arguments).await;
+        let value = self.ask(call, false, deadline).await?;
+        scripts::bucket_reply(&value, buckets).ok_or_else(|| {
+            let why = "Redis answers the bucket script with something else".to_owned();
+            self.0.failed(&Judgement {
+                error: StoreError::Script(why),
+                definite: false,
+                reconnect: true,
+            })
+        })
     }
+
+    async fn command(&self, command: &Cmd, deadline: Instant) -> Result<Value, StoreError> {
+        let call = async |link: Rc<Link>| {
+            link.mux()
+                .send_packed_command(command)
+                .await
+                .and_then(Value::extract_error)
+        };
+        self.ask(call, true, deadline).await
+    }
+
+    /// Asks once, and once more where that cannot do harm.
+    async fn ask(
+        &self,
+        call: impl AsyncFn(Rc<Link>) -> RedisResult<Value>,
+        idempotent: bool,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        let inner = &*self.0;
+        let mut again = true;
+        loop {
+            let link = inner.connected(deadline).await?;
+            let written = link.written();
+            let _under_way = link.call();
+            match timeout_at(deadline.into(), call(link.clone())).await {
+                Ok(Ok(value)) => {
+                    link.note_reply();
+                    inner.breaker.borrow_mut().success();
+                    return Ok(value);
+                }
+                Ok(Err(error)) if error.is_io_error() => {
+                    link.close();
+                    if again && (idempotent || link.written() == written) {
+                        again = false;
+                        continue;
+                    }
+                    return Err(inner.failed(&judge(&error)));
+                }
+                Ok(Err(error)) => {
+                    let judgement = judge(&error);
+                    link.note_reply();
+                    if judgement.reconnect {
+                        link.close();
+                    }
+                    return Err(inner.failed(&judgement));
+                }
+                Err(_) => return Err(inner.failed(&late())),
+            }
+        }
+    }
+}
+
+fn late() -> Judgement {
+    Judgement {
+        error: StoreError::Timeout,
+        definite: false,
+        reconnect: false,
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn live(&self) -> Option<Rc<Link>> {
+        self.link.borrow().clone().filter(|link| !link.is_closed())
+    }
+
+    /// The connection, waiting for it as long as the request may.
+    async fn connected(&self, deadline: Instant) -> Result<Rc<Link>, StoreError> {
+        loop {
+            if self.breaker.borrow().is_open() {
+                let why = self.health.last_error().unwrap_or_default();
+                return Err(StoreError::Unavailable(why));
+            }
+            if let Some(link) = self.live() {
+                if !link.is_dropped() {
+                    return Ok(link);
+                }
+                link.close();
+            }
+            if timeout_at(deadline.into(), self.changed.notified())
+                .await
+                .is_err()
+            {
+                return Err(self.failed(&late()));
+            }
+        }
+    }
+
+    /// A request failed.
+    fn failed(&self, judgement: &Judgement) -> StoreError {
+        let opened = self
+            .breaker
+            .borrow_mut()
+            .failure(judgement.definite, self.now());
+        if opened {
+            self.opened(&judgement.error);
+            self.work.notify_one();
+        }
+        judgement.error.clone()
+    }
+
+    /// An attempt failed.
+    fn attempt_failed(&self, error: &StoreError) {
+        self.breaker.borrow_mut().attempt_failed(self.now());
+        self.opened(error);
+    }
+
+    fn opened(&self, error: &StoreError) {
+        self.health.note(error.to_string());
+        self.health.set(false);
+        // Nobody waits for a connection now.
+        self.changed.notify_waiters();
+    }
+
+    /// Connects and sees that the script runs.
+    async fn connect(&self) -> Result<Link, Judgement> {
+        let link = timeout(CONNECT, self.connector.open()).await;
+        let link = link
+            .map_err(|_| connect_late())?
+            .map_err(|error| definite(&error))?;
+        let run = async { BUCKET.run(&mut link.mux(), &Arguments::default()).await };
+        timeout(CONNECT, run)
+            .await
+            .map_err(|_| connect_late())?
+            .map_err(|error| definite(&error))?;
+        link.note_reply();
+        Ok(link)
+    }
+
+    /// What a request does, within a request's budget, for the breaker.
+    async fn probe(&self, link: &Link) -> Result<(), Judgement> {
+        let run = async { BUCKET.run(&mut link.mux(), &self.probe).await };
+        match timeout(self.timeout, run).await {
+            Ok(Ok(_)) => Ok(link.note_reply()),
+            Ok(Err(error)) => {
+                if !error.is_io_error() {
+                    link.note_reply();
+                }
+                Err(judge(&error))
+            }
+            Err(_) => Err(late()),
+        }
+    }
+}
+
+fn connect_late() -> Judgement {
+    let why = format!("no connection to Redis within {} s", CONNECT.as_secs());
+    Judgement {
+        error: StoreError::Unavailable(why),
+        definite: true,
+        reconnect: true,
+    }
+}
+
+fn definite(error: &RedisError) -> Judgement {
+    Judgement {
+        definite: true,
+        ..judge(error)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.work.notify_one();
+    }
+}
+
+/// The task that keeps the connection, until the client is gone.
+async fn keep(client: Weak<Inner>, work: Rc<Notify>) {
+    while let Some(inner) = client.upgrade() {
+        let next = inner
+            .breaker
+            .borrow()
+            .next_attempt()
+            .map(|next| inner.start + next);
+        match (next, inner.live()) {
+            (Some(next), _) if next > Instant::now() => {
+                drop(inner);
+                select! { () = sleep_until(next.into()) => {}, () = work.notified() => {} }
+            }
+            (None, Some(link)) => {
+                drop(inner);
+                attend(&link, &work).await;
+            }
+            _ => attempt(&inner).await,
+        }
+    }
+}
+
+/// Stays by a connection while all is well.
+async fn attend(link: &Link, work: &Notify) {
+    let idle = link.last_reply() + IDLE;
+    select! {
+        () = work.notified() => {}
+        () = link.closed() => sleep_until((link.opened() + BRIEF).into()).await,
+        () = sleep_until(idle.into()) => {
+            if link.last_reply().elapsed() < IDLE {
+                return;
+            }
+            let run = async { BUCKET.run(&mut link.mux(), &Arguments::default()).await };
+            match timeout(CONNECT, run).await {
+                Ok(Ok(_)) => link.note_reply(),
+                // The next connection will tell what is wrong.
+                _ => link.close(),
+            }
+        }
+    }
+}
+
+/// Connects where there is no connection to rely on; when the breaker is open, closes it if that works.
+async fn attempt(inner: &Inner) {
+    let open = inner.breaker.borrow().is_open();
+    let link = inner
+        .live()
+        .filter(|link| link.last_reply().elapsed() < SILENT);
+    let link = match link {
+        Some(link) => link,
+        None => {
+            inner.link.replace(None);
+            match inner.connect().await {
+                Ok(link) => Rc::new(link),
+                Err(judgement) => return inner.attempt_failed(&judgement.error),
+            }
+        }
+    };
+    inner.link.replace(Some(link.clone()));
+    if open {
+        if let Err(judgement) = inner.probe(&link).await {
+            if judgement.reconnect {
+                link.close();
+            }
+            return inner.attempt_failed(&judgement.error);
+        }
+        inner.breaker.borrow_mut().attempt_succeeded();
+        inner.health.set(true);
+    }
+    inner.changed.notify_waiters();
 }

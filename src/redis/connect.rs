@@ -14,6 +14,7 @@ use redis::{
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -43,7 +44,13 @@ impl Connector {
     /// Errors are sentences that name the field.
     pub fn new(store: &Store) -> Result<Connector, String> {
         let url = store.url.as_deref().ok_or("store.url is not set")?;
-        let info = url.into_connection_info().map_err(|error| format!("store.url: {error}"))?;
+        // The crate's own TLS is not built in, so it would not take the scheme.
+        let secure = ["rediss://", "valkeys://"]
+            .iter()
+            .find_map(|it| url.strip_prefix(it));
+        let plain = secure.map(|rest| format!("redis://{rest}"));
+        let info = plain.as_deref().unwrap_or(url).into_connection_info();
+        let info = info.map_err(|error| format!("store.url: {error}"))?;
         // `CLIENT SETINFO` is younger than many servers and forbidden by many users.
         let mut login = info.redis_settings().clone().set_skip_set_lib_name();
         if let Some(username) = &store.username {
@@ -52,26 +59,37 @@ impl Connector {
         if let Some(password) = &store.password {
             login = login.set_password(&password.0);
         }
-        let (address, tls) = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => (Address::Tcp(host.clone(), *port), None),
-            ConnectionAddr::TcpTls { host, port, .. } => {
-                let config = tls::client_config(store.tls.as_ref())?;
-                (Address::Tcp(host.clone(), *port), Some(config.into()))
-            }
-            ConnectionAddr::Unix(path) => (Address::Unix(path.clone()), None),
+        let address = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
+            ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
             _ => return Err("store.url: not a kind of address that is known here".to_owned()),
         };
-        Ok(Connector { address, login, tls, resolver: Resolver::default() })
+        let tls = match secure {
+            Some(_) => Some(tls::client_config(store.tls.as_ref())?.into()),
+            None => None,
+        };
+        Ok(Connector {
+            address,
+            login,
+            tls,
+            resolver: Resolver::default(),
+        })
     }
 
     /// Connects and logs in; sends `SELECT` only for another database than 0. No
     /// time-out of its own. Inside a `LocalSet`.
     pub async fn open(&self) -> RedisResult<Link> {
         let written = Arc::new(AtomicU64::new(0));
+        let socket;
         let inner: Box<dyn Stream> = match &self.address {
-            Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path).await?;
+                socket = stream.as_raw_fd();
+                Box::new(stream)
+            }
             Address::Tcp(host, port) => {
                 let stream = connect(self.resolver.resolve(host, *port).await?).await?;
+                socket = stream.as_raw_fd();
                 match &self.tls {
                     None => Box::new(stream),
                     Some(tls) => {
@@ -84,7 +102,10 @@ impl Connector {
                 }
             }
         };
-        let stream = Counted { inner, written: written.clone() };
+        let stream = Counted {
+            inner,
+            written: written.clone(),
+        };
         // Time-outs are the callers', who know their budgets.
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
@@ -101,8 +122,17 @@ impl Connector {
                 end.notify.notify_waiters();
             }
         });
-        let now = Instant::now();
-        Ok(Link { mux, written, end, driver: driver.abort_handle(), last_reply: Cell::new(now) })
+        let (driver, now) = (driver.abort_handle(), Instant::now());
+        Ok(Link {
+            mux,
+            written,
+            end,
+            driver,
+            socket,
+            under_way: Cell::new(0),
+            opened: now,
+            last_reply: Cell::new(now),
+        })
     }
 }
 
@@ -118,12 +148,21 @@ pub struct Link {
     written: Arc<AtomicU64>,
     end: Rc<End>,
     driver: AbortHandle,
+    /// The driver's, open as long as `end` is not set.
+    socket: RawFd,
+    /// Calls without a reply yet.
+    under_way: Cell<u32>,
+    opened: Instant,
     last_reply: Cell<Instant>,
 }
 
 impl Link {
     pub fn mux(&self) -> MultiplexedConnection {
         self.mux.clone()
+    }
+
+    pub fn opened(&self) -> Instant {
+        self.opened
     }
 
     pub fn is_closed(&self) -> bool {
@@ -142,6 +181,28 @@ impl Link {
         self.written.load(Ordering::Relaxed)
     }
 
+    /// Counts a call until the guard is dropped.
+    pub fn call(&self) -> impl Drop + '_ {
+        self.under_way.set(self.under_way.get() + 1);
+        Call(&self.under_way)
+    }
+
+    /// The other side has closed and nothing is under way that would notice.
+    /// The runtime may learn of that later than the next request comes.
+    pub fn is_dropped(&self) -> bool {
+        if self.is_closed() || self.under_way.get() > 0 {
+            return self.is_closed();
+        }
+        let mut poll = libc::pollfd {
+            fd: self.socket,
+            events: libc::POLLRDHUP,
+            revents: 0,
+        };
+        // SAFETY: one valid structure, the descriptor is open (the driver, whose it is, closes it
+        // in this thread and sets `end` in the same breath).
+        unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+    }
+
     pub fn note_reply(&self) {
         self.last_reply.set(Instant::now());
     }
@@ -156,6 +217,14 @@ impl Link {
         self.driver.abort();
         self.end.closed.set(true);
         self.end.notify.notify_waiters();
+    }
+}
+
+struct Call<'a>(&'a Cell<u32>);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -206,19 +275,28 @@ impl Resolver {
         }
         let mut under_way = self.under_way.borrow().clone();
         // A finished look-up is not a cache.
-        if under_way.as_ref().is_none_or(|look_up| look_up.borrow().is_some()) {
+        if under_way
+            .as_ref()
+            .is_none_or(|look_up| look_up.borrow().is_some())
+        {
             let (send, receive) = watch::channel(None);
             let host = host.to_owned();
             spawn_local(async move {
                 let found = tokio::net::lookup_host((host, port)).await;
-                let found = found.map(Iterator::collect).map_err(|error| error.to_string());
+                let found = found
+                    .map(Iterator::collect)
+                    .map_err(|error| error.to_string());
                 send.send_replace(Some(found));
             });
             self.under_way.replace(Some(receive.clone()));
             under_way = Some(receive);
         }
         let mut under_way = under_way.ok_or(io::ErrorKind::Other)?;
-        let found = under_way.wait_for(Option::is_some).await.map_err(io::Error::other)?.clone();
+        let found = under_way
+            .wait_for(Option::is_some)
+            .await
+            .map_err(io::Error::other)?
+            .clone();
         found.unwrap_or(Ok(Vec::new())).map_err(io::Error::other)
     }
 }

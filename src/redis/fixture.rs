@@ -111,7 +111,8 @@ impl Server {
 
     fn signal(&self, name: &str) {
         let mut kill = Command::new("kill");
-        kill.arg(format!("-{name}")).arg(self.child.id().to_string());
+        kill.arg(format!("-{name}"))
+            .arg(self.child.id().to_string());
         assert!(kill.status().expect("kill runs").success());
     }
 

@@ -17,7 +17,9 @@ pub fn client_config(tls: Option<&Tls>) -> Result<Arc<ClientConfig>, String> {
     let builder = if verify {
         builder.with_root_certificates(roots(tls.and_then(|tls| tls.ca.as_deref()))?)
     } else {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
     };
     let own = tls.and_then(|tls| Some((tls.cert.as_deref()?, tls.key.as_ref()?)));
     let config = match own {
@@ -38,7 +40,11 @@ fn certificates(pem: &[u8], field: &str) -> Result<Vec<CertificateDer<'static>>,
     let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
         .map_err(|error| format!("{field}: not PEM ({error})"))?;
-    if found.is_empty() { Err(format!("{field}: no certificate in it")) } else { Ok(found) }
+    if found.is_empty() {
+        Err(format!("{field}: no certificate in it"))
+    } else {
+        Ok(found)
+    }
 }
 
 fn roots(ca: Option<&[u8]>) -> Result<RootCertStore, String> {
@@ -46,7 +52,9 @@ fn roots(ca: Option<&[u8]>) -> Result<RootCertStore, String> {
     match ca {
         Some(pem) => {
             for certificate in certificates(pem, "store.tls.ca_file")? {
-                store.add(certificate).map_err(|error| format!("store.tls.ca_file: {error}"))?;
+                store
+                    .add(certificate)
+                    .map_err(|error| format!("store.tls.ca_file: {error}"))?;
             }
         }
         None => {

@@ -301,7 +301,7 @@ mod luajit {
                 let (reply, expiries) = expected(&mut model, asks, now_us);
                 prop_assert_eq!(fake.call(asks, now_us), reply);
                 for (index, expire_ms) in expiries {
-                    let value: mlua::String = fake.table("data").get(key(index)).expect("set");
+                    let value: mlua::LuaString = fake.table("data").get(key(index)).expect("set");
                     let Some(Held::Text(text)) = model.get(&index) else { unreachable!() };
                     prop_assert_eq!(&*value.as_bytes(), text.as_slice());
                     prop_assert!(well_formed(text));
