@@ -2,7 +2,7 @@
 //! was faster.
 use super::line::Line;
 use super::rules::{RuleId, Rules};
-use super::table::{EMPTY, Found, KeyHash, Ranked, Slot, Table, WAYS, choose};
+use super::table::{EMPTY, KeyHash, Ranked, Slot, Table, WAYS, choose};
 use crate::domain::bucket::word::{self, InForce, Outcome, Word};
 use crate::domain::units::Nanos;
 
@@ -36,16 +36,18 @@ impl Buckets<'_> {
     /// What a request would get. Nothing is spent, no bucket is made.
     pub fn peek(&self, ask: Ask) -> Outcome {
         let entry = self.rules.get(ask.rule);
-        match self.table.set(ask.key).find(ask.key.tag) {
-            Found::At(_, slot) => {
-                let (word, force) = entry.bring_up(slot.word());
-                word::decide(word, force, ask.cost, ask.now).1
-            }
-            Found::Nowhere(_) => {
+        let found = self
+            .table
+            .set(ask.key)
+            .find(ask.key.tag, &mut [EMPTY; WAYS]);
+        let (word, force) = match found {
+            Some((_, slot)) => entry.bring_up(slot.word()),
+            None => {
                 let (_, force) = entry.in_force();
-                word::decide(word::full(force, ask.now), force, ask.cost, ask.now).1
+                (word::full(force, ask.now), force)
             }
-        }
+        };
+        word::decide(word, force, ask.cost, ask.now).1
     }
 
     /// Decides, and spends what is admitted.
@@ -58,38 +60,36 @@ impl Buckets<'_> {
         } = ask;
         let entry = self.rules.get(rule);
         let set = self.table.set(key);
+        let mut view = [EMPTY; WAYS];
         loop {
-            match set.find(key.tag) {
-                Found::At(rank, seen) => {
-                    let (word, force) = entry.bring_up(seen.word());
-                    let (word, outcome) = word::decide(word, force, cost, now);
-                    let new = Slot::new(key.tag, word);
-                    if new == seen || set.swap(rank, seen, new) {
-                        return outcome;
-                    }
+            if let Some((rank, seen)) = set.find(key.tag, &mut view) {
+                let (word, force) = entry.bring_up(seen.word());
+                let (word, outcome) = word::decide(word, force, cost, now);
+                let new = Slot::new(key.tag, word);
+                if new == seen || set.swap(rank, seen, new) {
+                    return outcome;
                 }
-                Found::Nowhere(view) => {
-                    let (_, force) = entry.in_force();
-                    let full = word::full(force, now);
-                    let (word, outcome) = word::decide(full, force, cost, now);
-                    if word == full {
-                        return outcome;
-                    }
-                    let place = choose(&view, rule, self.rules, now);
-                    let seen = view[place.rank];
-                    if !set.swap(place.rank, seen, Slot::new(key.tag, word)) {
-                        continue;
-                    }
-                    if seen == EMPTY {
-                        self.line.slot_taken();
-                    } else if place.loses {
-                        self.line.eviction();
-                    }
-                    match self.settle(set, place.rank, ask, force, outcome) {
-                        Settled::Stands(outcome) => return outcome,
-                        Settled::Again => {}
-                    }
-                }
+                continue;
+            }
+            let (_, force) = entry.in_force();
+            let full = word::full(force, now);
+            let (word, outcome) = word::decide(full, force, cost, now);
+            if word == full {
+                return outcome;
+            }
+            let place = choose(&view, rule, self.rules, now);
+            let seen = view[place.rank];
+            if !set.swap(place.rank, seen, Slot::new(key.tag, word)) {
+                continue;
+            }
+            if seen == EMPTY {
+                self.line.slot_taken();
+            } else if place.loses {
+                self.line.eviction();
+            }
+            match self.settle(set, place.rank, ask, force, outcome) {
+                Settled::Stands(outcome) => return outcome,
+                Settled::Again => {}
             }
         }
     }
@@ -97,7 +97,7 @@ impl Buckets<'_> {
     /// Gives back what `spend` took. A bucket that is gone was full or lost.
     pub fn undo(&self, ask: Ask) {
         let set = self.table.set(ask.key);
-        while let Found::At(rank, seen) = set.find(ask.key.tag) {
+        while let Some((rank, seen)) = set.find(ask.key.tag, &mut [EMPTY; WAYS]) {
             let (word, force) = self.rules.get(ask.rule).bring_up(seen.word());
             let word = word::undo(word, force, ask.cost, ask.now);
             if set.swap(rank, seen, Slot::new(ask.key.tag, word)) {

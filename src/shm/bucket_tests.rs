@@ -198,13 +198,14 @@ fn of_two_slots_the_lower_holds() {
     let set = buckets.table.set(k);
     let force = buckets.rules.get(login).in_force().1;
     let charged = |cost| word::decide(word::full(force, T0), force, cost, T0).0;
-    let put = |rank, cost| {
-        let slot = if cost == 0 {
-            EMPTY
-        } else {
-            Slot::new(k.tag, charged(cost))
-        };
-        assert!(set.swap(rank, set.load(rank), slot));
+    let put = |slots: [(usize, u32); 2]| {
+        for (rank, cost) in slots {
+            let slot = match cost {
+                0 => EMPTY,
+                cost => Slot::new(k.tag, charged(cost)),
+            };
+            assert!(set.swap(rank, set.load(rank), slot));
+        }
     };
     let ask = |cost| Ask {
         rule: login,
@@ -216,35 +217,35 @@ fn of_two_slots_the_lower_holds() {
     let spent = || 4 - region.peek(login, k, 1, T0).remaining;
 
     // Ours is the higher: undone, and the charge is made on the lower.
-    (put(2, 3), put(5, 1));
+    put([(2, 3), (5, 1)]);
     assert!(matches!(
         buckets.settle(set, 5, ask(1), force, outcome(1)),
         Settled::Again
     ));
     assert_eq!((spent(), set.load(5)), (3, EMPTY));
     // Ours is the higher, and another has spent there since: kept.
-    (put(2, 1), put(5, 3));
+    put([(2, 1), (5, 3)]);
     assert!(matches!(
         buckets.settle(set, 5, ask(1), force, outcome(1)),
         Settled::Again
     ));
     assert_eq!((spent(), set.load(5)), (3, EMPTY));
     // Ours is the lower: what was spent on the higher is added.
-    (put(2, 1), put(5, 3));
+    put([(2, 1), (5, 3)]);
     let Settled::Stands(said) = buckets.settle(set, 2, ask(1), force, outcome(1)) else {
         panic!()
     };
     assert!(said.admitted);
     assert_eq!((said.remaining, spent(), set.load(5)), (1, 4, EMPTY));
     // Together it would be too much: our charge is what goes.
-    (put(2, 2), put(5, 4));
+    put([(2, 2), (5, 4)]);
     let Settled::Stands(said) = buckets.settle(set, 2, ask(2), force, outcome(2)) else {
         panic!()
     };
     assert_eq!((said.admitted, said.wait_ns), (false, 12 * S));
     assert_eq!((spent(), set.load(5)), (4, EMPTY));
     // Ours was pushed out meanwhile: nothing to settle.
-    (put(2, 0), put(7, 0));
+    put([(2, 0), (7, 0)]);
     assert!(matches!(
         buckets.settle(set, 2, ask(1), force, outcome(1)),
         Settled::Stands(_)

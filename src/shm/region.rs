@@ -9,7 +9,7 @@ use super::line::{Line, Lines, RuleTotals, Totals};
 use super::lock::{LockFile, RULES, SYNC};
 use super::memory::Memory;
 use super::published::{self, Kind, Mapped};
-use super::rules::{RuleEntry, RuleId, Rules, Taker};
+use super::rules::{Name, RuleEntry, RuleId, Rules, Taker};
 use super::table::{KeyHash, Set, Table};
 use crate::domain::bucket::word::{Limit, Outcome};
 use crate::domain::config;
@@ -437,20 +437,22 @@ impl Region {
         let mut hasher = SipHasher13::new_with_keys(self.seed[0], self.seed[1]);
         hasher.write(b"rule\0");
         hasher.write(name.as_bytes());
-        let key = hasher.finish128().as_u128();
+        let name = Name {
+            text: name,
+            hash: hasher.finish128().as_u128(),
+        };
         let buckets = self.buckets();
         self.rules().take(
             name,
-            key,
             limit,
             taker,
             self.config_generation(),
             || buckets.sweep(),
-            || self.recycle(name, key),
+            || self.recycle(name),
         )
     }
 
-    fn recycle(&self, name: &str, key: u128) -> Result<(), Error> {
+    fn recycle(&self, name: Name<'_>) -> Result<(), Error> {
         let _threads = self.threads.lock();
         let _held = match self.lock_file() {
             Some(lock) => Some(lock.hold(RULES, Duration::from_secs(2))?),
@@ -469,9 +471,7 @@ impl Region {
             .unwrap_or_else(|| self.config_generation());
         let buckets = self.buckets();
         self.rules()
-            .recycle(name, key, unused_below, self.lines(), |rule| {
-                buckets.purge(rule)
-            })
+            .recycle(name, unused_below, self.lines(), |rule| buckets.purge(rule))
     }
 
     /// The limit in force.

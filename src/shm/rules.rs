@@ -91,6 +91,19 @@ fn unpack_limit(bits: u128) -> (u32, Limit) {
     )
 }
 
+/// An entry's name, and its hash under the region's seed, which stands for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Name<'a> {
+    pub text: &'a str,
+    pub hash: u128,
+}
+
+impl Name<'_> {
+    fn key(self) -> u128 {
+        self.hash.max(IN_TRANSIT + 1)
+    }
+}
+
 /// Who takes a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Taker {
@@ -308,11 +321,12 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Finds the entry of `name` (its keyed hash: `key`) or claims a free one.
-    /// Entries are claimed in order and never given up, so two workers that
-    /// look for one name end at one entry. `None`: all are taken by others.
-    fn find_or_claim(self, name: &str, key: u128) -> Option<usize> {
-        for i in self.half(name) {
+    /// Finds the entry of `name` or claims a free one. Entries are claimed in
+    /// order and never given up, so two workers that look for one name end at
+    /// one entry. `None`: all are taken by others.
+    fn find_or_claim(self, name: Name<'_>) -> Option<usize> {
+        let key = name.key();
+        for i in self.half(name.text) {
             let entry = &self.0[i];
             let mut found = entry.key.load(Acquire);
             if found == 0 {
@@ -332,23 +346,21 @@ impl<'a> Rules<'a> {
     /// `config_now` is the region's newest configuration generation.
     pub fn take(
         self,
-        name: &str,
-        key: u128,
+        name: Name<'_>,
         limit: Limit,
         taker: Taker,
         config_now: u64,
         sweep: impl Fn(),
         recycle: impl Fn() -> Result<(), Error>,
     ) -> Result<RuleId, Error> {
-        if name.is_empty() || name.len() > NAME_BYTES {
+        let length = name.text.len();
+        if !(1..=NAME_BYTES).contains(&length) {
             return Err(error!(
-                "a rule's name has 1 to {NAME_BYTES} bytes, not {}",
-                name.len()
+                "a rule's name has 1 to {NAME_BYTES} bytes, not {length}"
             ));
         }
-        let key = key.max(IN_TRANSIT + 1);
         loop {
-            let Some(i) = self.find_or_claim(name, key) else {
+            let Some(i) = self.find_or_claim(name) else {
                 recycle()?;
                 continue;
             };
@@ -357,10 +369,10 @@ impl<'a> Rules<'a> {
             // that the entry has been taken, or we see that it is in transit.
             entry.taken_at.fetch_max(config_now, SeqCst);
             if entry.name_len.load(Acquire) == 0 {
-                entry.write_name(name);
+                entry.write_name(name.text);
             }
             entry.set_limit(Limit::new(limit.emission_ns, limit.capacity), taker, &sweep);
-            if entry.key.load(SeqCst) == key {
+            if entry.key.load(SeqCst) == name.key() {
                 return Ok(RuleId(i as u16));
             }
         }
@@ -368,26 +380,24 @@ impl<'a> Rules<'a> {
 
     /// Gives the entry that has been out of use for longest to `name`. For one
     /// caller at a time, who holds the lock for it; a caller that is killed
-    /// leaves an entry in transit, which the next one takes first. `unused_below`: entries last taken
-    /// at an older configuration generation are nobody's. `purge` removes a
-    /// rule's buckets.
+    /// leaves an entry in transit, which the next one takes first.
+    /// `unused_below`: entries last taken at an older configuration generation
+    /// are nobody's. `purge` removes a rule's buckets.
     pub fn recycle(
         self,
-        name: &str,
-        key: u128,
+        name: Name<'_>,
         unused_below: u64,
         lines: Lines<'_>,
         purge: impl Fn(RuleId),
     ) -> Result<(), Error> {
-        let key = key.max(IN_TRANSIT + 1);
-        let half = self.half(name);
+        let half = self.half(name.text);
         let age = |i: &usize| match self.0[*i].key.load(SeqCst) {
             IN_TRANSIT => 0,
             _ => self.0[*i].taken_at.load(SeqCst) + 1,
         };
         if half
             .clone()
-            .any(|i| [0, key].contains(&self.0[i].key.load(Acquire)))
+            .any(|i| [0, name.key()].contains(&self.0[i].key.load(Acquire)))
         {
             return Ok(());
         }
@@ -397,7 +407,8 @@ impl<'a> Rules<'a> {
             .filter(|i| age(i) <= unused_below);
         let Some(i) = oldest else {
             return Err(error!(
-                "no room for rule \"{name}\": all {} names that the region has room for are in use by living workers",
+                "no room for rule \"{}\": all {} names that the region has room for are in use by living workers",
+                name.text,
                 half.len()
             ));
         };
@@ -431,8 +442,8 @@ impl<'a> Rules<'a> {
         entry.refusals.store(0, Relaxed);
         entry.made_by.store(0, Relaxed);
         entry.name_len.store(0, Release);
-        entry.write_name(name);
-        entry.key.store(key, SeqCst);
+        entry.write_name(name.text);
+        entry.key.store(name.key(), SeqCst);
         Ok(())
     }
 }
