@@ -14,7 +14,8 @@ worker on one core; wrk, Redis and the backend share the other. Not measured: TL
 workers, keys beyond one.
 
     benches/gateway/run.py [--quick] [--rounds N] [--seconds N] [--only throughput|instructions]
-                           [--json FILE] [--markdown FILE]
+                           [--subjects NAME,…] [--json FILE] [--markdown FILE]
+    benches/gateway/run.py --profile NAME       where a subject's instructions go, by function
 
 Environment: SLUICE_LIB, SLUICE_LUA, SLUICE_DATA (lists), NGINX, LIMIT_TRAFFIC (a folder with
 lib/resty/limit/req.lua of lua-resty-limit-traffic, to compare its instructions too).
@@ -55,6 +56,7 @@ class Subject:
     def __init__(self, name, title, http="", server="", toml=None, redis=False):
         self.name, self.title = name, title
         self.http, self.server, self.toml, self.redis = http, server, toml, redis
+        self.functions = {}
 
 
 def rule(headers, backend):
@@ -330,7 +332,7 @@ http {
         """User-space instructions a request: the difference of two runs that are the same
         but for the number of requests, so that start, lists and warm-up cancel."""
         short, long = 2000, 6000 if self.args.quick else 12000
-        counts = []
+        counts, functions = [], []
         for requests in (short, long):
             progress("instructions: %s, %d requests" % (subject.title, requests))
             out = os.path.join(self.dir, "callgrind.out")
@@ -349,8 +351,13 @@ http {
                 sys.exit("%s: callgrind wrote no total (nginx ended with %s):\n%s"
                          % (subject.title, child.returncode, open(path + "/nginx.out").read()[-3000:]))
             counts.append(int(total[0].split()[1]))
+            if self.args.profile:
+                functions.append(by_function(out))
             os.unlink(out)
         progress("")
+        if functions:
+            subject.functions = {key: (functions[1][key] - functions[0].get(key, 0))
+                                 / (long - short) for key in functions[1]}
         return (counts[1] - counts[0]) / (long - short)
 
 
@@ -385,6 +392,37 @@ class Client:
                 raise OSError("cut off")
             body += more
         return int(head.split()[1])
+
+
+def by_function(path):
+    """Instructions of each function itself, from callgrind's file: {(object, name): n}."""
+    names, sums, key, place, called = {}, {}, None, "", False
+
+    def name_of(text):
+        number, _, name = text.partition(" ")
+        if name:
+            names[number] = name
+        return names.get(number, number)
+
+    with open(path, errors="replace") as lines:
+        for line in lines:
+            kind, _, rest = line.rstrip("\n").partition("=")
+            if kind == "ob":
+                place = name_of("o" + rest)
+            elif kind == "fn":
+                key = place, name_of("f" + rest)
+            elif kind == "cob":
+                name_of("o" + rest)
+            elif kind == "cfn":
+                name_of("f" + rest)
+            elif kind == "calls":
+                called = True
+            elif line[0:1].isdigit() or line[0:1] in "+-*":
+                # The line after calls= is what the callee cost.
+                if not called and key:
+                    sums[key] = sums.get(key, 0) + int(line.split()[1])
+                called = False
+    return sums
 
 
 def children_of(pid):
@@ -436,12 +474,15 @@ def main():
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--only", choices=["throughput", "instructions"])
     parser.add_argument("--subjects", help="names, comma-separated")
+    parser.add_argument("--profile", metavar="NAME")
     parser.add_argument("--json")
     parser.add_argument("--markdown")
     args = parser.parse_args()
     args.rounds = args.rounds or (1 if args.quick else 5)
     args.seconds = args.seconds or (1 if args.quick else 4)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if args.profile:
+        args.subjects, args.only = "empty," + args.profile, "instructions"
     if args.subjects:
         keep = args.subjects.split(",")
         SUBJECTS[:] = [subject for subject in SUBJECTS if subject.name in keep]
@@ -455,7 +496,19 @@ def main():
     count = {}
     if args.only != "throughput":
         count = {subject.name: bench.instructions(subject) for subject in subjects}
+    if args.profile:
+        print_profile(*subjects)
     report(args, subjects, speed, count)
+
+
+def print_profile(base, subject):
+    """Functions that run longer than for an empty handler, the longest first."""
+    rows = sorted(((each - base.functions.get(key, 0), each, key)
+                   for key, each in subject.functions.items()), reverse=True)
+    print("%8s %8s  %s" % ("added", "all", "instructions a request: " + subject.title))
+    for added, each, (place, name) in rows:
+        if abs(added) >= 5:
+            print("%8.0f %8.0f  %-80s %s" % (added, each, name[:80], os.path.basename(place)))
 
 
 def report(args, subjects, speed, count):
