@@ -9,6 +9,11 @@ TARGET  := $(or $(CARGO_TARGET_DIR),target)
 # The library is built without LuaJIT of its own: nginx brings Lua.
 MODULE  := --no-default-features --features module
 
+# What is installed, and where to.
+PROFILE ?= release
+BUILT    = $(TARGET)/$(PROFILE)
+TO       = $(DESTDIR)$(PREFIX)
+
 export SLUICE_TARGET := $(abspath $(TARGET))
 
 SCRIPTS := $(shell grep -l '^\#!.*bash' .ci/*) openresty-conf/dev/run \
@@ -43,23 +48,22 @@ demo: ## a flood against a shop, live: what shoppers get with the gateway and wi
 build: ## the library and the tool: target/release/libsluice.so, target/release/sluice
 	$(call both,release)
 
-install: build ## under PREFIX (/usr/local), below DESTDIR if given
-	install -d '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(PREFIX)/bin' \
-	  '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice' '$(DESTDIR)$(PREFIX)/share/sluice/conf'
-	install -m 755 $(TARGET)/release/libsluice.so '$(DESTDIR)$(PREFIX)/lib/libsluice.so.new'
-	mv -f '$(DESTDIR)$(PREFIX)/lib/libsluice.so.new' '$(DESTDIR)$(PREFIX)/lib/libsluice.so'
-	install -m 755 $(TARGET)/release/sluice '$(DESTDIR)$(PREFIX)/bin/sluice'
-	install -m 644 lua/resty/sluice.lua '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice.lua'
-	install -m 644 lua/resty/sluice/*.lua '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice/'
-	install -m 644 openresty-conf/sluice.conf openresty-conf/sluice.toml \
-	  '$(DESTDIR)$(PREFIX)/share/sluice/conf/'
+install: ## under PREFIX (/usr/local), below DESTDIR if given: what `make build` has built
+	@[ -e '$(BUILT)/libsluice.so' ] && [ -e '$(BUILT)/sluice' ] || $(MAKE) --no-print-directory build
+	@.ci/check-library '$(BUILT)/libsluice.so'
+	install -d '$(TO)/lib' '$(TO)/bin' '$(TO)/share/lua/5.1/resty/sluice' '$(TO)/share/sluice/conf'
+	install -m 755 '$(BUILT)/libsluice.so' '$(TO)/lib/libsluice.so.new'
+	mv -f '$(TO)/lib/libsluice.so.new' '$(TO)/lib/libsluice.so'
+	install -m 755 '$(BUILT)/sluice' '$(TO)/bin/sluice'
+	install -m 644 lua/resty/sluice.lua '$(TO)/share/lua/5.1/resty/sluice.lua'
+	install -m 644 lua/resty/sluice/*.lua '$(TO)/share/lua/5.1/resty/sluice/'
+	install -m 644 openresty-conf/sluice.conf openresty-conf/sluice.toml '$(TO)/share/sluice/conf/'
 	sed 's#/usr/local/share/sluice#$(PREFIX)/share/sluice#' openresty-conf/nginx.conf \
-	  > '$(DESTDIR)$(PREFIX)/share/sluice/conf/nginx.conf'
+	  > '$(TO)/share/sluice/conf/nginx.conf'
 
 uninstall: ## what install put under PREFIX
-	rm -f '$(DESTDIR)$(PREFIX)/lib/libsluice.so' '$(DESTDIR)$(PREFIX)/bin/sluice' \
-	  '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice.lua'
-	rm -rf '$(DESTDIR)$(PREFIX)/share/lua/5.1/resty/sluice' '$(DESTDIR)$(PREFIX)/share/sluice'
+	rm -f '$(TO)/lib/libsluice.so' '$(TO)/bin/sluice' '$(TO)/share/lua/5.1/resty/sluice.lua'
+	rm -rf '$(TO)/share/lua/5.1/resty/sluice' '$(TO)/share/sluice'
 
 # --- to trust --------------------------------------------------------------------------
 
