@@ -90,10 +90,7 @@ fn operands<const N: usize>(
         .map(Some)
         .map_err(|_| match names.get(count) {
             Some(missing) => format!("{missing} is missing"),
-            None => format!(
-                "there are {count} operands where {} is all",
-                names.join(" ")
-            ),
+            None => format!("there are too many arguments ({count}, not {N})"),
         })
 }
 
