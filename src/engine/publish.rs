@@ -12,7 +12,7 @@ use crate::domain::entry::{self, Subject};
 use crate::engine::files::Files;
 use crate::engine::rules::Live;
 use crate::engine::thread::Shared;
-use crate::redis::sync::{Entries, ServerId, Sink, Which};
+use crate::redis::sync::{Entries, ServerId, Sink, Which, store_name};
 use crate::shm::lists::{self, Lists, ListsInput};
 use crate::shm::{Kind, Region};
 use serde::{Deserialize, Serialize};
@@ -51,14 +51,6 @@ pub struct ListRef {
 pub struct PublishedField {
     pub raw: Vec<u8>,
     pub good: Option<Vec<u8>>,
-}
-
-/// Names a store: state of another one must not be taken for this one's.
-pub fn store_name(store: &Store) -> String {
-    match &store.url {
-        Some(url) => format!("{url} {}", store.prefix),
-        None => String::new(),
-    }
 }
 
 /// The published file of a list.

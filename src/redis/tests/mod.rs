@@ -1,6 +1,7 @@
 //! Against a real Redis, and the scripts in an embedded LuaJIT.
 mod client;
 mod script;
+mod sync;
 mod trouble;
 
 use super::client::Client;
