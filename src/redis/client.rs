@@ -329,7 +329,10 @@ impl Inner {
     async fn probe(&self, link: &Link) -> Result<(), Judgement> {
         let run = async { BUCKET.run(&mut link.mux(), &self.probe).await };
         match timeout(self.timeout, run).await {
-            Ok(Ok(_)) => Ok(link.note_reply()),
+            Ok(Ok(_)) => {
+                link.note_reply();
+                Ok(())
+            }
             Ok(Err(error)) => {
                 if !error.is_io_error() {
                     link.note_reply();

@@ -65,10 +65,6 @@ impl Server {
         self.directory.path().join("redis.sock")
     }
 
-    pub fn directory(&self) -> &std::path::Path {
-        self.directory.path()
-    }
-
     /// A blocking connection of the test's own.
     pub fn connection(&self) -> redis::Connection {
         redis::Client::open(self.url())

@@ -1,4 +1,14 @@
-//! Redis or Valkey: scripts, client, synchronisation (skeleton).
+//! Redis or Valkey: where one limit for all gateways lives, and where live
+//! configuration, lists and bans come from.
+//!
+//! - [`client`]: decisions, within a request's budget; [`breaker`] keeps an outage from costing more.
+//! - [`scripts`]: `bucket.lua` and how it is called. Its specification is
+//!   [`crate::domain::bucket::spent`].
+//! - [`sync`]: what changes in Redis reaches the gateway. Connections of its own, so
+//!   that its slowness is nobody else's.
+//!
+//! All of it runs in the worker's background threads, each a current-thread
+//! runtime with a `LocalSet`; nothing here blocks one.
 pub mod breaker;
 pub mod client;
 mod connect;
