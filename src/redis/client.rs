@@ -237,7 +237,13 @@ impl Client {
                     if judgement.reconnect {
                         link.close();
                     }
-                    return Err(inner.failed(&judgement));
+                    // That a ban is refused says nothing about decisions.
+                    let decision = !idempotent;
+                    return Err(if decision {
+                        inner.failed(&judgement)
+                    } else {
+                        judgement.error
+                    });
                 }
                 Err(_) => return Err(inner.failed(&late())),
             }

@@ -338,3 +338,7 @@ fn conclude(ask: &Ask, look: Look, admitted: bool, now: f64) -> (Says, Option<Wr
     });
     (says, write)
 }
+
+#[cfg(test)]
+#[path = "spent_tests.rs"]
+mod tests;

@@ -213,9 +213,14 @@ fn bans_are_written_and_taken_back() {
         assert_eq!(client.unban("203.0.113.9", soon()).await, Ok(true));
         assert_eq!(client.unban("203.0.113.9", soon()).await, Ok(false));
         let _: () = server.run("SET sluice:bans text");
+        for _ in 0..5 {
+            let refused = client.ban("user:bob", None, soon()).await;
+            assert!(matches!(&refused, Err(StoreError::Script(why)) if why.contains("WRONGTYPE")));
+        }
+        let _: () = server.run("ACL SETUSER default -zadd");
         let refused = client.ban("user:bob", None, soon()).await;
-        assert!(matches!(&refused, Err(StoreError::Script(why)) if why.contains("WRONGTYPE")));
-        assert!(client.health().is_up(), "one wrong key is not an outage");
+        assert!(matches!(&refused, Err(StoreError::Unavailable(why)) if why.contains("ZADD")));
+        assert!(client.health().is_up(), "decisions are not bans");
     });
 }
 
