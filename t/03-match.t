@@ -330,7 +330,7 @@ name = "r"
 match = { path = "~.", host = "*.test", header = { "X-A" = "*" } }
 key = ["ip", "path", "host", "header:X-A", "ua", "method"]
 rate = "1/d"
-capacity = 2
+capacity = 100
 --- driver
 local odd = { "%ff%fe", "%0a%0d", "%22%27", ("a"):rep(3000), "%7b%7d%2a",
               "%e2%82%ac", "%01", "a%20b" }

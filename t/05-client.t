@@ -280,7 +280,7 @@ over("[::1]", port, "X-Forwarded-For: 198.51.100.7\r\n")
 local path = "unix:$TEST_NGINX_SERVER_ROOT/logs/s.sock"
 over(path, nil, "X-Forwarded-For: 198.51.100.7\r\n")
 over(path, nil, "X-Forwarded-For: fe80::1%eth0\r\n")
-over(path, nil, "X-Forwarded-For: ::\r\n")
+over(path, nil, "X-Forwarded-For: 2001:db8::\r\n")
 over(path)
 --- response_body_like chomp
 ^200 ::1

@@ -12,7 +12,7 @@ __DATA__
 --- toml
 [[rules]]
 name = "r"
-rate = "1/d"
+rate = "10/d"
 capacity = 1000
 --- driver
 local function on(address)
@@ -229,7 +229,7 @@ backend = "redis"
 url = "redis://127.0.0.1:$REDIS_PORT/0"
 [[rules]]
 name = "r"
-rate = "1/d"
+rate = "10/d"
 capacity = 1000
 --- driver
 say((sluice.ban("203.0.113.1", 3600)))

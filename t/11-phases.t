@@ -132,9 +132,9 @@ show(GET("/accel"))
 /target 200 1 1
 /exec 200 1 1
 /exec-named 200 1 1
-/error-page 200 1 1
+/error-page 404 1 1
 /error-named 200 1 1
-/chain 200 1 1
+/chain 404 1 1
 /try/x 200 1 1
 /site/ 200 1 1
 /rewritten 200 1 1

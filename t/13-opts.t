@@ -70,7 +70,7 @@ show(GET("/", "198.51.100.4"), "ratelimit-policy")
 --- toml
 [[rules]]
 name = "r"
-rate = "1/d"
+rate = "10/d"
 capacity = 1000
 --- hooks: none
 --- config
@@ -117,22 +117,28 @@ true true
 
 
 
-=== an unknown rule is left out, the known ones beside it hold
+=== an unknown rule: the option is ignored, what matches holds
 --- toml
 [[rules]]
-name = "r"
+name = "named"
 match = { path = [] }
 rate = "1/d"
 capacity = 1
+[[rules]]
+name = "matching"
+rate = "1/d"
+capacity = 2
 --- hooks: none
 --- config
     access_by_lua_block {
-        require("resty.sluice").access { rules = { "nope", "r" } }
+        require("resty.sluice").access { rules = { "nope", "named" } }
     }
 --- driver
 many(3, function() return GET("/") end)
+show(GET("/"))
 --- response_body
-1 x 200 pass, 2 x 429 limited
+2 x 200 pass, 1 x 429 limited
+429 limited matching
 --- error_log
 nope
 

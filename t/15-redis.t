@@ -74,16 +74,16 @@ url = "redis://127.0.0.1:$REDIS_PORT/0"
 sync = "30s"
 [[rules]]
 name = "a"
-rate = "1/d"
+rate = "10/d"
 capacity = 1000
 [[rules]]
 name = "b"
-rate = "1/d"
+rate = "10/d"
 capacity = 1000
 [[rules]]
 name = "c"
 key = []
-rate = "1/d"
+rate = "10/d"
 capacity = 1000
 --- driver
 GET("/")

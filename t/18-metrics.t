@@ -173,7 +173,7 @@ url = "redis://127.0.0.1:$REDIS_PORT/0"
 timeout = "500ms"
 [[rules]]
 name = "r"
-rate = "1/d"
+rate = "10/d"
 capacity = 1000
 --- driver
 many(50, function() return GET("/") end)

@@ -146,8 +146,8 @@ sub prepare {
     my $never = $block->no_error_log;
     if (defined $never && !ref $never) {
         $block->set_value(no_error_log => [map {
-            $_ ne '[error]' ? $_ : qr/\[error\](?!.*\ sluice:\ (?:
-                rule\ "[^"]*"\ refused | the\ lists\ .*blocked))/x
+            $_ ne '[error]' ? $_
+                : qr/\[error\](?!.* sluice: (?:rule|the lists) .* request)/
         } split /\n+/, $never]);
     }
 

@@ -33,7 +33,8 @@ class Reloads(Case):
 
         loads = [Load(gw, ips=drained, per_second=300),
                  Load(gw, ips=["192.0.2.7", "203.0.113.5"], per_second=100),
-                 Load(gw, path="/site", ips=drained, per_second=100),
+                 Load(gw, path="/site", per_second=100,
+                      ips=["10.7.%d.1" % i for i in range(250)]),
                  Load(gw, ips=["10.9.%d.%d" % (i, j) for i in range(40)
                                for j in range(50)], per_second=200,
                       fresh=True)]
@@ -98,6 +99,7 @@ class Reloads(Case):
 
     def test_a_bad_file_refuses_the_reload(self):
         """The old workers go on under the old configuration."""
+        self.expected_in_log = "stack traceback"
         gw = self.gateway(DAY, workers=2)
         workers = sorted(gw.workers())
         gw.configure(DAY + "[nonsense]\nx = 1\n")
@@ -248,7 +250,8 @@ class Restarts(Case):
         self.assertTrue(soon(lambda: os.path.exists(gw.prefix
                                                     + "/nginx.pid.oldbin")
                              and gw.master() not in (0, old)
-                             and len(gw.workers()) == 2, 10), gw.log())
+                             and len(gw.workers()) == 2, 10),
+                        gw.log()[-3000:])
         # Both generations answer, over one state.
         said = [gw.ask(ip="198.51.100.50").status for _ in range(12)]
         self.assertEqual(said, [200] * 5 + [429] * 7)
@@ -296,8 +299,10 @@ class Regions(Case):
     def test_no_room(self):
         """The space is reserved at the start, where its lack is an error
         with path and size."""
-        gw = self.idle_gateway(DAY, size="900GiB")
-        self.refused(gw, re.escape(gw.shm), r"900 ?GiB|966367641600")
+        if shutil.disk_usage("/dev/shm").total > 60 << 30:
+            self.skipTest("/dev/shm is larger than any region may be")
+        gw = self.idle_gateway(DAY, size="60GiB")
+        self.refused(gw, re.escape(gw.shm), r"60(\.0)? ?GiB")
 
     def test_a_full_filesystem(self):
         if os.geteuid() != 0:
@@ -310,7 +315,7 @@ class Regions(Case):
             self.skipTest("no mount here: " + done.stderr.strip())
         try:
             gw = self.idle_gateway(DAY, shm=mount + "/sluice", size="16MiB")
-            self.refused(gw, re.escape(mount + "/sluice"), r"16 ?MiB|16777216")
+            self.refused(gw, re.escape(mount + "/sluice"), r"16(\.0)? ?MiB|16777216")
             # What was begun is not left behind.
             self.assertLess(sum(os.path.getsize(mount + "/" + name)
                                 for name in os.listdir(mount)), 4096)
@@ -336,7 +341,7 @@ class Regions(Case):
         gw.hup()
         self.assertEqual(gw.status()["shm"]["size"], 8 << 20)
         self.assertEqual(gw.ask().status, 429)
-        self.assertRegex(gw.log(), r"\[warn\].*(restart|size)")
+        self.assertRegex(gw.log(), r"\[warn\].*stays at 8(\.0)? ?MiB")
         # Nobody alive: a new region, with a warning.
         gw.stop()
         gw.start()

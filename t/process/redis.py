@@ -82,7 +82,7 @@ class Together(Case):
 
     def test_b66_changes_reach_every_worker_of_every_gateway(self):
         redis = self.redis()
-        toml = redis_toml(redis) + rule("r", "1/d", 100000)
+        toml = redis_toml(redis) + rule("r", "1000/d", 100000)
         pair = [self.gateway(toml), self.gateway(toml)]
         for gw in pair:
             gw.ask()
@@ -103,7 +103,7 @@ class Together(Case):
         time.sleep(2)
         probe(200)
         redis("HSET", "sluice:config", "rule:r",
-              '{"rate":"1/d","capacity":77777}')
+              '{"rate":"1000/d","capacity":77777}')
         time.sleep(2)
         for gw in pair:
             for i in range(50):
