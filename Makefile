@@ -31,7 +31,7 @@ help: ## this list
 	  'soak:    SOAK="bounds redis" for some of the files' \
 	  'bench:   BENCH_QUICK=1 for a short one; BENCH_ONLY=parts or gateway' \
 	  'install: PREFIX=/usr/local DESTDIR=' \
-	  'all:     NGINX=/path/to/nginx (one with Lua) instead of the one that is found'
+	  'all:     NGINX_BIN=/path/to/nginx (one with Lua) instead of the one that is found'
 
 # --- to use ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ workers, keys beyond one.
                            [--subjects NAME,…] [--json FILE] [--markdown FILE]
     benches/gateway/run.py --profile NAME       where a subject's instructions go, by function
 
-Environment: SLUICE_LIB, SLUICE_LUA, SLUICE_DATA (lists), NGINX, LIMIT_TRAFFIC (a folder with
+Environment: SLUICE_LIB, SLUICE_LUA, SLUICE_DATA (lists), NGINX_BIN, LIMIT_TRAFFIC (a folder with
 lib/resty/limit/req.lua of lua-resty-limit-traffic, to compare its instructions too).
 """
 import argparse
@@ -112,7 +112,7 @@ def free_port():
 def find_nginx():
     """The program and the lines that load Lua, from the same place as `make run`."""
     out = subprocess.run(
-        ["bash", "-c", '. "$0" && find_nginx && printf "%s\\n%s\\n" "$NGINX" "$NGINX_MODULES"',
+        ["bash", "-c", '. "$0" && find_nginx && printf "%s\\n%s\\n" "$NGINX_BIN" "$NGINX_MODULES"',
          ROOT + "/openresty-conf/dev/common.sh"],
         stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     return out[0], "\n".join(out[1:])

@@ -7,26 +7,27 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TARGET=${SLUICE_TARGET:-${CARGO_TARGET_DIR:-$ROOT/target}}
 
-# Sets NGINX (the program), NGINX_KIND (debian, openresty, other) and NGINX_MODULES (the
-# load_module lines it needs for Lua). NGINX may name a program beforehand.
+# Sets NGINX_BIN (the program), NGINX_KIND (debian, openresty, other) and NGINX_MODULES (the
+# load_module lines that it needs for Lua). NGINX_BIN may name a program beforehand. (It is
+# not called NGINX: nginx itself takes a variable of that name for sockets to inherit.)
 find_nginx() {
     local candidate built dir
-    for candidate in ${NGINX:-nginx openresty /usr/sbin/nginx \
+    for candidate in ${NGINX_BIN:-nginx openresty /usr/sbin/nginx \
         /usr/local/openresty/nginx/sbin/nginx /usr/local/openresty/bin/openresty}; do
         command -v "$candidate" >/dev/null || continue
         built=$("$candidate" -V 2>&1)
         NGINX_MODULES=
         case $built in
         *openresty*)
-            NGINX=$(command -v "$candidate") NGINX_KIND=openresty
+            NGINX_BIN=$(command -v "$candidate") NGINX_KIND=openresty
             return 0 ;;
         *lua-nginx-module*|*ngx_lua*)
-            NGINX=$(command -v "$candidate") NGINX_KIND=other
+            NGINX_BIN=$(command -v "$candidate") NGINX_KIND=other
             return 0 ;;
         esac
         dir=$(sed -n 's/.*--modules-path=\([^ ]*\).*/\1/p' <<< "$built")
         if [ -e "$dir/ngx_http_lua_module.so" ]; then
-            NGINX=$(command -v "$candidate") NGINX_KIND=debian
+            NGINX_BIN=$(command -v "$candidate") NGINX_KIND=debian
             [ -e "$dir/ndk_http_module.so" ] && NGINX_MODULES="load_module $dir/ndk_http_module.so;
 "
             NGINX_MODULES+="load_module $dir/ngx_http_lua_module.so;"
@@ -34,7 +35,7 @@ find_nginx() {
         fi
     done
     echo "no nginx with Lua found (on Debian: apt-get install nginx libnginx-mod-http-lua" \
-        "lua-resty-core); NGINX= may name one" >&2
+        "lua-resty-core); NGINX_BIN= may name one" >&2
     return 1
 }
 
@@ -124,7 +125,7 @@ CONF
 
 # start_nginx DIR PORT: runs DIR/nginx.conf and waits until PORT answers.
 start_nginx() {
-    "$NGINX" -p "$1" -e "$1/error.log" -c "$1/nginx.conf" > "$1/nginx.out" 2>&1 &
+    "$NGINX_BIN" -p "$1" -e "$1/error.log" -c "$1/nginx.conf" > "$1/nginx.out" 2>&1 &
     started $!
     wait_for_port "$2" $! nginx || {
         cat "$1/nginx.out" "$1/error.log" >&2 2>/dev/null || true
