@@ -164,21 +164,20 @@ fn within<T: Copy + Ord>(ranges: &[(T, T)], address: T) -> bool {
 /// put before it must not swallow what they appended.
 fn last_element(chain: &[u8]) -> usize {
     let mut quoted = false;
-    for at in (0..chain.len()).rev() {
-        match chain[at] {
-            b'"' => {
-                let backslashes = chain[..at]
-                    .iter()
-                    .rev()
-                    .take_while(|byte| **byte == b'\\')
-                    .count();
-                if backslashes % 2 == 0 {
-                    quoted = !quoted;
-                }
-            }
-            b',' if !quoted => return at + 1,
-            _ => {}
+    let mut end = chain.len();
+    while let Some(at) = memchr::memrchr2(b',', b'"', &chain[..end]) {
+        if chain[at] == b'"' {
+            let before = &chain[..at];
+            let backslashes = before
+                .iter()
+                .rev()
+                .take_while(|byte| **byte == b'\\')
+                .count();
+            quoted ^= backslashes % 2 == 0;
+        } else if !quoted {
+            return at + 1;
         }
+        end = at;
     }
     0
 }

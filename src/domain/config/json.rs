@@ -5,6 +5,7 @@
 use super::FieldError;
 use super::reader::shown;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::error::Category;
 use serde_json::{Map, Number, Value};
 use std::cell::RefCell;
 use std::fmt;
@@ -24,18 +25,20 @@ pub(super) fn from_json(bytes: &[u8], root: &str) -> Result<Value, FieldError> {
         let text = error.to_string();
         let reason = text.split(" at line ").next().unwrap_or(&text);
         let field = joined(root, &path.borrow());
-        // Redis values have one line and need no place; a file without a field
-        // to name is named by it.
-        if field.is_empty() {
-            FieldError {
+        // A text without a field to name is named by the place.
+        match (field.is_empty(), error.classify()) {
+            (true, _) => FieldError {
                 field: place,
                 problem: format!("is not JSON: {reason}"),
-            }
-        } else {
-            FieldError {
+            },
+            (false, Category::Data) => FieldError {
+                field,
+                problem: format!("{reason} ({place})"),
+            },
+            (false, _) => FieldError {
                 field,
                 problem: format!("is not JSON at {place}: {reason}"),
-            }
+            },
         }
     })
 }
@@ -117,7 +120,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             self.0.borrow_mut().push(shown(&name));
             let value = access.next_value_seed(Seed(self.0))?;
             if map.contains_key(&name) {
-                return Err(A::Error::custom("the field is there twice"));
+                return Err(A::Error::custom("is there twice"));
             }
             self.0.borrow_mut().pop();
             map.insert(name, value);
@@ -215,12 +218,12 @@ mod tests {
             (
                 br#"{"rate": 1, "rate": 2}"#,
                 "r.rate",
-                "the field is there twice",
+                "is there twice (line 1",
             ),
             (
                 br#"{"a": {"b": 1, "b": 1}}"#,
                 "r.a.b",
-                "the field is there twice",
+                "is there twice (line 1",
             ),
             (
                 b"{\"rate\": \"\xff\"}",

@@ -1,5 +1,5 @@
 //! From files, texts and tables to a configuration.
-use super::reader::{Node, Problems};
+use super::reader::{Node, Problems, WHOLE_FILE};
 use super::{Config, FieldError, json, rules, sections, store, warn};
 use serde_json::Value;
 use std::io;
@@ -24,9 +24,6 @@ impl Outside for Process {
         std::fs::read(path)
     }
 }
-
-/// Names the file as a whole in an error.
-const WHOLE_FILE: &str = "(file)";
 
 /// Reads a `.toml` or `.json` file, and the password and TLS files it names.
 ///
@@ -97,10 +94,6 @@ pub(super) fn read(
 }
 
 fn read_sections(root: &Node<'_>, outside: &dyn Outside) -> Option<Config> {
-    if !root.value.is_object() && !root.value.as_array().is_some_and(Vec::is_empty) {
-        root.error_in(WHOLE_FILE, "must be a table of fields at the top");
-        return None;
-    }
     let object = root.object()?;
     let config = Config {
         store: store::read(object.get("store"), outside),

@@ -6,6 +6,9 @@ use serde_json::{Map, Value};
 use std::cell::{Cell, RefCell};
 use std::sync::LazyLock;
 
+/// Names the configuration as a whole in an error.
+pub(super) const WHOLE_FILE: &str = "(file)";
+
 /// Collects what is wrong.
 #[derive(Default)]
 pub(in crate::domain) struct Problems {
@@ -23,6 +26,7 @@ impl Problems {
     }
 
     pub fn add(&self, field: &str, problem: impl Into<String>) {
+        let field = if field.is_empty() { WHOLE_FILE } else { field };
         let error = FieldError {
             field: field.to_string(),
             problem: problem.into(),
@@ -54,11 +58,6 @@ impl<'a> Node<'a> {
     /// Notes an error about this field.
     pub fn error(&self, problem: impl Into<String>) {
         self.problems.add(&self.path, problem);
-    }
-
-    /// Notes an error about a part of this field.
-    pub fn error_in(&self, part: &str, problem: impl Into<String>) {
-        self.problems.add(&join(&self.path, part), problem);
     }
 
     fn wrong<T>(&self, right: &str) -> Option<T> {

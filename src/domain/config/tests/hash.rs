@@ -119,7 +119,7 @@ fn a_bad_entry_is_refused_alone() {
         (
             "rule:login",
             r#"{"rate":"5/m","rate":"6/m"}"#,
-            "rule:login.rate: is not JSON",
+            "rule:login.rate: is there twice (line 1",
         ),
         (
             "rule:login",
