@@ -355,6 +355,11 @@ function _M.check(rule, key, cost)
         return nil, "sluice: check(): cost must be a number, not a "
                     .. type(cost)
     end
+    -- The library takes 0 for "the rule's own".
+    if cost == 0 then
+        return nil, "sluice: check(): the cost must be a whole number from 1, "
+                    .. "not 0"
+    end
     if not can_wait() then
         return nil, "sluice: check() cannot be used in the phase "
                     .. get_phase()

@@ -180,7 +180,9 @@ function _M.wait(ticket, seconds, wait_action, ask, a, b, c)
 
     while true do
         local left = deadline - now()
-        if left <= 0 then
+        -- A wait is cut to whole milliseconds: one of less ends at once, the
+        -- clock does not move, and this loop would never yield again.
+        if left < 0.001 then
             timed_out = 1
 
         elseif connected and sem then
