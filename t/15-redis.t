@@ -58,7 +58,7 @@ say(ttl > 110000 and ttl <= 121000)
 200 pass "login";r=0;t=60
 429 limited login "login";r=0;t=30 30
 (?:string true true true
-){6}true
+){5}true
 $
 --- no_error_log
 [error]

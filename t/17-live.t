@@ -395,7 +395,7 @@ say(within(2, function() return levels() == "223" end))
 true
 true
 true
-311 2
+311 3
 true
 
 

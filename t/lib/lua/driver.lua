@@ -265,7 +265,10 @@ local function redis(...)
     local answer
     answer, err = redis_answer(sock)
     sock:close()
-    return answer, err
+    if err then
+        return nil, err
+    end
+    return answer
 end
 
 
