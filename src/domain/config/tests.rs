@@ -10,7 +10,7 @@ use crate::domain::key::KeyPart;
 use crate::domain::units::Rate;
 use serde_json::{Value, json};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// An environment and a file system, written down.
@@ -356,68 +356,4 @@ fn priority_rules_are_in_order() {
         .map(|rule| (rule.name.as_str(), rule.order, rule.level))
         .collect();
     assert_eq!(rules, [("b", 1000.0, 0), ("a", 2000.0, 2)]);
-}
-
-#[test]
-fn files_by_their_ending() {
-    let dir = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &[u8]| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    };
-    assert!(from_path(&write("a.toml", b"[shm]\nsize = \"1MiB\"\n")).is_ok());
-    assert!(from_path(&write("b.toml", b"\xef\xbb\xbf[shm]\nsize = \"1MiB\"\n")).is_ok());
-    assert!(from_path(&write("a.json", b"{\"shm\": {\"size\": \"1MiB\"}}")).is_ok());
-    let rows = [
-        (
-            write("a.conf", b""),
-            "(file): has a name that ends in neither .toml nor .json",
-        ),
-        (
-            dir.path().join("none.toml"),
-            "(file): cannot be read: No such file",
-        ),
-        (dir.path().to_path_buf(), "(file): has a name"),
-        (
-            write("c.toml", b"# a\n\xff"),
-            "(file): is not UTF-8 text at line 2",
-        ),
-        (write("d.toml", b"a = \n"), "line 1, column 5: is not TOML"),
-        (
-            write("e.json", b"{\n\"shm\": }"),
-            "shm: is not JSON at line 2, column 8",
-        ),
-        (write("f.json", b"{"), "line 1, column 1: is not JSON: EOF"),
-        (
-            write("g.toml", b"[shm]\nsize = nan\n"),
-            "shm.size: must be a finite number",
-        ),
-    ];
-    for (path, expected) in rows {
-        let found = lines(&from_path(&path).unwrap_err());
-        assert!(found[0].starts_with(expected), "{found:?}");
-    }
-}
-
-#[test]
-fn globs_are_expanded_in_order() {
-    let dir = tempfile::tempdir().unwrap();
-    for name in ["b.txt", "a.txt", ".hidden.txt", "c.list"] {
-        std::fs::write(dir.path().join(name), "").unwrap();
-    }
-    std::fs::create_dir(dir.path().join("d.txt")).unwrap();
-    let at = |name: &str| dir.path().join(name);
-    let pattern = |name: &str| at(name).to_str().unwrap().to_string();
-    assert_eq!(
-        expand(&pattern("*.txt")).unwrap(),
-        [at("a.txt"), at("b.txt")]
-    );
-    assert_eq!(
-        expand(&pattern("none-*")).unwrap(),
-        [""; 0].map(PathBuf::from)
-    );
-    // A plain path is itself, and missing later.
-    assert_eq!(expand(&pattern("none")).unwrap(), [at("none")]);
-    assert_eq!(expand("/x/y").unwrap(), [Path::new("/x/y")]);
 }
