@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What a configuration may name that is not in it.
-pub trait Outside {
+pub(super) trait Outside {
     /// The value of an environment variable, if it is set and text.
     fn env(&self, name: &str) -> Option<String>;
     fn file(&self, path: &str) -> io::Result<Vec<u8>>;

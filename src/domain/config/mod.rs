@@ -6,7 +6,7 @@
 //! What comes out is checked and has every default filled in.
 //!
 //! Reading is pure but for the environment variables and files that passwords
-//! and TLS keys are in; those come through [`Outside`].
+//! and TLS keys are in; those come through `load::Outside`.
 mod hash;
 mod json;
 mod load;
@@ -21,7 +21,7 @@ mod warn;
 mod tests;
 
 pub use hash::{Effective, Entry, Field, check_field, merge, priority_entry, rule_entry};
-pub use load::{Outside, expand, from_json, from_path, from_toml, from_value, is_glob};
+pub use load::{expand, from_json, from_path, from_toml, from_value, is_glob};
 pub use model::*;
 
 /// The most rules, file and Redis together: each has an entry in the shared

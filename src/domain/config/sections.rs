@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 const DEFAULT_SHM_PATH: &str = "/dev/shm/sluice";
 /// The bridge's socket is `path.<pid>.sock`, and a socket's path has 107 bytes.
-const MAX_SHM_PATH_BYTES: usize = 90;
+const MAX_SHM_PATH_BYTES: usize = 107 - ".4194304.sock".len();
 const DEFAULT_SHM_BYTES: u64 = 32 << 20;
 /// Bounds of `shm.size`.
 const SHM_BYTES: (u64, u64) = (1 << 20, 64 << 30);

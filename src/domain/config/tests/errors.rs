@@ -194,8 +194,8 @@ fn bad_fields_are_named_with_what_would_be_right() {
             "shm.path: must be the path of a file",
         ),
         (
-            json!({"shm": {"path": format!("/{}", "x".repeat(90))}}),
-            "at most 90 bytes",
+            json!({"shm": {"path": format!("/{}", "x".repeat(94))}}),
+            "at most 94 bytes",
         ),
         (
             json!({"shm": {"size": "4KiB"}}),
