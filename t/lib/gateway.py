@@ -209,7 +209,9 @@ def flood(port, requests, total, connections=16, depth=20):
     def one(number):
         mine = {}
         left = total // connections + (number < total % connections)
-        at = number
+        # Each connection goes on where the one before it ends.
+        at = number * (total // connections) + min(number,
+                                                   total % connections)
         sock = socket.create_connection(("127.0.0.1", port), 30)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         barrier.wait()

@@ -267,18 +267,31 @@ class Restarts(Case):
         self.assertEqual(len(gw.status()["workers"]), 2)
 
     def test_a_stopped_worker_holds_nobody_up(self):
-        """B94: SIGSTOP for 2 s; the others answer at once."""
+        """B94: SIGSTOP for 2 s; the others answer at once. (Over connections
+        that they hold: who is woken for a new one is the kernel's choice.)"""
         gw = self.gateway(DAY)
         for _ in range(5):
             gw.ask()
-        victim = int(gw.ask(ip="10.0.0.1").headers["x-worker"])
+        held = {}
+        for _ in range(200):
+            connection = Connection(gw.address)
+            worker = int(connection.ask(ip="10.0.0.1").headers["x-worker"])
+            if worker in held:
+                connection.close()
+            held.setdefault(worker, connection)
+            if len(held) == 4:
+                break
+        victim = next(iter(held))
+        others = [held[worker] for worker in held if worker != victim]
+        self.assertTrue(others)
         os.kill(victim, signal.SIGSTOP)
         try:
             until = time.monotonic() + 2
             answered, slowest = 0, 0.0
             while time.monotonic() < until:
                 began = time.monotonic()
-                self.assertEqual(gw.ask().status, 429)
+                connection = others[answered % len(others)]
+                self.assertEqual(connection.ask().status, 429)
                 slowest = max(slowest, time.monotonic() - began)
                 answered += 1
         finally:
@@ -443,7 +456,7 @@ class Regions(Case):
         self.assertEqual(said, [200] * 5 + [429])
         self.assertTrue(soon(lambda: gw.ask(ip="203.0.113.9").status == 403))
         self.assertIn("true", gw.call('return sluice.ban("192.0.2.7", 60)'))
-        self.assertEqual(gw.ask(ip="192.0.2.7").status, 403)
+        self.assertTrue(soon(lambda: gw.ask(ip="192.0.2.7").status == 403))
         self.assertEqual(os.stat(gw.shm).st_mode & 0o777, 0o600)
         gw.hup()
         self.assertEqual(gw.ask().status, 429)

@@ -159,7 +159,7 @@ class Faults(Case):
         time.sleep(1)
         calls = int(re.search(r"cmdstat_evalsha:calls=(\d+)",
                               redis("INFO", "commandstats")).group(1))
-        self.assertGreater(calls, 100)
+        self.assertGreater(calls, 20)
         counts = load.stop()
         self.assertEqual(set(counts), {200})
         self.assertEqual(load.resets, 0)
@@ -307,9 +307,12 @@ class Faults(Case):
         self.assertEqual(m["sluice_store_up"], 0)
         self.assertGreater(result(gw, "error") + result(gw, "skipped"), 1900)
         self.assertIsNone(gw.ask().left)
-        lines = [line for line in gw.log()[start:].splitlines()
-                 if "[error]" in line or "[warn]" in line]
-        self.assertGreaterEqual(len(lines), 1)
+
+        def said():
+            return [line for line in gw.log()[start:].splitlines()
+                    if "[error]" in line or "[warn]" in line]
+        lines = soon(said, 2)
+        self.assertTrue(lines)
         self.assertLessEqual(len(lines), 10 * (took + 1))
 
     def test_a_demoted_primary_and_one_that_loads(self):
