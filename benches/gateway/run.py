@@ -338,7 +338,8 @@ http {
             out = os.path.join(self.dir, "callgrind.out")
             child, port, path = self.gateway(
                 subject, False, master=False,
-                wrap=["valgrind", "--tool=callgrind", "--callgrind-out-file=" + out])
+                wrap=["valgrind", "--tool=callgrind", "--fair-sched=try",
+                      "--callgrind-out-file=" + out])
             with Client(port) as client:
                 for _ in range(requests):
                     if client.get() != 200:
@@ -492,8 +493,11 @@ def main():
     subjects = list(SUBJECTS)
     if os.environ.get("LIMIT_TRAFFIC"):
         subjects.insert(2, LIMIT_TRAFFIC)
-    speed = {} if args.only == "instructions" else bench.throughput()
-    count = {}
+    speed, count = {}, {}
+    if args.only != "instructions":
+        speed = bench.throughput()
+        print("\n".join(speed_tables(speed)))
+        sys.stdout.flush()
     if args.only != "throughput":
         count = {subject.name: bench.instructions(subject) for subject in subjects}
     if args.profile:
@@ -511,9 +515,9 @@ def print_profile(base, subject):
             print("%8.0f %8.0f  %-80s %s" % (added, each, name[:80], os.path.basename(place)))
 
 
-def report(args, subjects, speed, count):
+def speed_tables(speed):
     text = []
-    for proxied in (False, True) if speed else ():
+    for proxied in (False, True):
         rows = [["In front of a proxied backend" if proxied else "nginx answers itself",
                  "requests/s", "of plain", "p50", "p99", "nginx CPU/request",
                  "Redis CPU/request"]]
@@ -526,6 +530,11 @@ def report(args, subjects, speed, count):
                          "%.1f us" % one["nginx_us"],
                          "%.1f us" % one["redis_us"] if subject.redis else "-"])
         text += [table(rows), ""]
+    return text
+
+
+def report(args, subjects, speed, count):
+    text = []
     if count:
         base = count.get("empty")
         rows = [["User-space instructions a request", "all", "over an empty handler"]]
@@ -559,7 +568,7 @@ def report(args, subjects, speed, count):
     print("\n".join(text))
     if args.markdown:
         with open(args.markdown, "w") as out:
-            out.write("\n".join(text))
+            out.write("\n".join((speed_tables(speed) if speed else []) + text))
     if args.json:
         with open(args.json, "w") as out:
             json.dump({"speed": {"%s%s" % (name, ",proxied" if proxied else ""): value
