@@ -7,7 +7,8 @@ nothing with the library or with the harness that calls it.
 
 RULES is a JSON list of { name, capacity, path?, method? }; REQUESTS has a
 line `METHOD TARGET CLIENT` a request, in order; each LIST is a file of the
-blocklist. A line `verdict rule status` comes out for each request.
+blocklist. A line `verdict rule status` comes out for each request; where the
+contract leaves open which rule is named, the rules are joined by commas.
 
 Buckets refill so slowly (1/d) that the clock plays no part: a bucket is the
 number of tokens that are left.
@@ -98,9 +99,11 @@ class Buckets:
                 for r in rules}
         refusing = [name for name in left if left[name] < 1]
         if refusing:
-            # The longest wait; the earlier name where waits are the same.
-            return "limited", min(
-                refusing, key=lambda n: (-self.begun[keys[n]], n)), 429
+            # The longest wait. Where waits are the same the contract leaves
+            # open which: all of them are named.
+            latest = max(self.begun[keys[n]] for n in refusing)
+            return "limited", ",".join(sorted(
+                n for n in refusing if self.begun[keys[n]] == latest)), 429
         if not rules:
             return "pass", "-", 200
         for r in rules:

@@ -92,6 +92,11 @@ def toml_rules():
     return "\n".join(lines) + "\n"
 
 
+def same(said, expected):
+    return said[0] == expected[0] and said[2] == expected[2] \
+        and said[1] in expected[1].split(",")
+
+
 class Replay(Case):
     def setUp(self):
         super().setUp()
@@ -140,7 +145,7 @@ class Replay(Case):
         self.assertEqual(len(expected), len(lines))
         said = self.replayed(gw, lines)
         wrong = [(n, lines[n], said[n], expected[n])
-                 for n in range(len(lines)) if said[n] != expected[n]]
+                 for n in range(len(lines)) if not same(said[n], expected[n])]
         self.assertEqual(wrong[:5], [], "%d of %d differ" % (len(wrong),
                                                              len(lines)))
         counts = {}
