@@ -7,7 +7,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use sluice::domain::config;
 use sluice::engine::answer::Answer;
 use sluice::engine::current::Current;
-use sluice::engine::exchange::{Exchange, Out, Var};
+use sluice::engine::exchange::{Exchange, Out, Text, Var};
 use sluice::engine::files::Files;
 use sluice::engine::options::Options;
 use sluice::engine::publish::Published;
@@ -49,7 +49,7 @@ impl Exchange<'static> for Constant {
     fn header(&mut self, _: &str, _: &mut Vec<u8>) -> bool {
         false
     }
-    fn set_var(&mut self, _: Out, value: &[u8]) {
+    fn set_var(&mut self, _: Out, value: Text<'static, '_>) {
         black_box(value);
     }
     fn set_header(&mut self, _: &'static str, value: &[u8]) {
@@ -107,6 +107,7 @@ fn worker(rules: usize, lists: &str) -> Worker {
     let shared = Shared::new(
         setup.config.store.clone(),
         "/nonexistent/sluice.sock".into(),
+        || false,
     );
     Worker::new(setup, force, current, shared)
 }

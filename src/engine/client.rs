@@ -1,5 +1,5 @@
 //! Who is asking: the peer, what nginx made of it, or what a trusted proxy says.
-use super::exchange::{Exchange, Var};
+use super::exchange::{Exchange, Out, Text, Var};
 use super::worker::Worker;
 use crate::domain::client::{Address, parse_ip};
 use std::io::Write;
@@ -8,7 +8,7 @@ fn address(text: &[u8]) -> Address {
     parse_ip(text).map_or(Address::None, Address::Ip)
 }
 
-/// The client's address; its text is left in `scratch.client`.
+/// The client's address; its text is left in `scratch.client` and set as `$sluice_client`.
 pub fn of_request<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) -> Address {
     let remote = x.var(Var::Remote).unwrap_or_default();
     let peer = x.var(Var::Peer).unwrap_or(remote);
@@ -25,11 +25,13 @@ pub fn of_request<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) -> Address {
             {
                 // Writing to a Vec cannot fail.
                 let _ = write!(shown, "{ip}");
+                x.set_var(Out::Client, Text::Brief(shown));
                 return client;
             }
         }
     }
     // Where nginx has resolved the client already (realip), the header is not read again.
     shown.extend_from_slice(remote);
+    x.set_var(Out::Client, Text::Request(remote));
     from_remote
 }

@@ -8,7 +8,7 @@
 use super::answer::{self, Answer};
 use super::buckets::{self, Item, Keys};
 use super::client;
-use super::exchange::{Exchange, Out};
+use super::exchange::{Exchange, Out, Text};
 use super::facts::Facts;
 use super::lists::{self, Listed};
 use super::options::{Asked, Options};
@@ -71,7 +71,6 @@ pub fn access<'r, X: Exchange<'r>>(
     let ticket = open(w, x);
     let asked = options.check(w);
     let who = client::of_request(w, x);
-    x.set_var(Out::Client, &w.scratch.client);
 
     let shadow = w.force.rules.mode == Mode::Shadow;
     match lists::standing(w, who, asked.user) {
@@ -79,7 +78,7 @@ pub fn access<'r, X: Exchange<'r>>(
         Listed::Blocked => return blocked(w, x, ticket, out),
         Listed::Allowed => {
             let level = level(w, x, &asked);
-            return pass(w, x, ticket, b"-", level, Duration::ZERO);
+            return pass(w, x, ticket, "-", level, Duration::ZERO);
         }
         Listed::Nowhere => {}
     }
@@ -324,7 +323,7 @@ fn considered<'a>(rules: &'a RuleSet, items: &'a [Item]) -> impl Iterator<Item =
     items.iter().filter_map(|i| {
         let said = i.said?;
         Some(Considered {
-            name: &rules.rules[i.rule].name,
+            name: rules.rules[i.rule].name,
             shadow: i.shadow,
             said,
         })
@@ -339,7 +338,7 @@ fn reported<'a>(rules: &'a RuleSet, items: &'a [Item]) -> Option<(&'a Item, Opti
         return Some((item, None));
     }
     let o = &item.outcome;
-    let name = &rules.rules[item.rule].name;
+    let name = rules.rules[item.rule].name;
     let fill = fill_s(o.capacity, o.emission_ns);
     let fields = Reported::new(name, o.capacity, fill, o.remaining, o.admitted, o.wait_ns);
     Some((item, Some(fields)))
@@ -368,27 +367,19 @@ fn finish<'r, X: Exchange<'r>>(
     }
     match ruling {
         Ruling::Admitted | Ruling::FailedOpen => {
-            let rule = shown.map_or("-", |(i, _)| &rules.rules[i.rule].name);
-            pass(w, x, ticket, rule.as_bytes(), level, waited);
+            let rule = shown.map_or("-", |(i, _)| rules.rules[i.rule].name);
+            pass(w, x, ticket, rule, level, waited);
         }
         Ruling::Limited => {
             let Some((item, _)) = shown else {
-                return pass(w, x, ticket, b"-", level, waited);
+                return pass(w, x, ticket, "-", level, waited);
             };
             let rule = &rules.rules[item.rule];
             let wait = match item.said {
                 Some(Said::Refused { wait_ns }) => Some(retry_after_s(wait_ns)),
                 _ => None,
             };
-            close(
-                w,
-                x,
-                ticket,
-                Verdict::Limited,
-                rule.name.as_bytes(),
-                None,
-                waited,
-            );
+            close(w, x, ticket, Verdict::Limited, rule.name, None, waited);
             let refusal = Refusal::Limited {
                 retry_after_s: wait,
             };
@@ -403,7 +394,7 @@ fn finish<'r, X: Exchange<'r>>(
             }
         }
         Ruling::FailedShut => {
-            close(w, x, ticket, Verdict::Error, b"-", None, waited);
+            close(w, x, ticket, Verdict::Error, "-", None, waited);
             answer::refuse(x, response, Refusal::Error, 503, out, &mut w.scratch.text);
         }
     }
@@ -427,7 +418,7 @@ fn pass<'r, X: Exchange<'r>>(
     w: &mut Worker,
     x: &mut X,
     ticket: TicketId,
-    rule: &[u8],
+    rule: &'static str,
     level: u8,
     waited: Duration,
 ) {
@@ -440,7 +431,7 @@ fn pass<'r, X: Exchange<'r>>(
 }
 
 fn blocked<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, ticket: TicketId, out: &mut Answer) {
-    close(w, x, ticket, Verdict::Blocked, b"-", None, Duration::ZERO);
+    close(w, x, ticket, Verdict::Blocked, "-", None, Duration::ZERO);
     let response = w.setup.config.response;
     answer::refuse(x, response, Refusal::Blocked, 403, out, &mut w.scratch.text);
     say_blocked(w, "", out);
@@ -476,25 +467,31 @@ fn close<'r, X: Exchange<'r>>(
     x: &mut X,
     ticket: TicketId,
     verdict: Verdict,
-    rule: &[u8],
+    rule: &'static str,
     level: Option<u8>,
     waited: Duration,
 ) {
     w.region.my().verdict(verdict);
-    x.set_var(Out::Verdict, name(verdict));
+    x.set_var(Out::Verdict, Text::Static(name(verdict)));
     // The include's default is `-`.
-    if rule != b"-" {
-        x.set_var(Out::Rule, rule);
+    if rule != "-" {
+        x.set_var(Out::Rule, Text::Static(rule.as_bytes()));
     }
     if let Some(level) = level {
-        w.scratch.text.clear();
-        push_number(&mut w.scratch.text, u64::from(level));
-        x.set_var(Out::Level, &w.scratch.text);
+        // As many levels as a configuration may have.
+        const LEVELS: [&[u8]; 16] = [
+            b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"8", b"9", b"10", b"11", b"12", b"13",
+            b"14", b"15",
+        ];
+        x.set_var(
+            Out::Level,
+            Text::Static(LEVELS.get(level as usize).unwrap_or(&&b"-"[..])),
+        );
     }
     if waited >= Duration::from_millis(1) {
         w.scratch.text.clear();
         push_number(&mut w.scratch.text, waited.as_millis() as u64);
-        x.set_var(Out::WaitMs, &w.scratch.text);
+        x.set_var(Out::WaitMs, Text::Brief(&w.scratch.text));
     }
     if let Some(t) = w.tickets.get(ticket) {
         t.record = Record {

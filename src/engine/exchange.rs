@@ -60,6 +60,25 @@ pub fn note_missing_variables() {
     NO_VARIABLES.store(true, Ordering::Relaxed);
 }
 
+/// A variable's new value, by how long its bytes live.
+#[derive(Clone, Copy, Debug)]
+pub enum Text<'r, 'a> {
+    /// As long as the process.
+    Static(&'static [u8]),
+    /// As long as the request: nginx's own bytes.
+    Request(&'r [u8]),
+    /// No longer than the call.
+    Brief(&'a [u8]),
+}
+
+impl Text<'_, '_> {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Text::Static(b) | Text::Request(b) | Text::Brief(b) => b,
+        }
+    }
+}
+
 /// One request, as long as one call lasts: `'r` is that call.
 pub trait Exchange<'r> {
     /// Names the request for as long as it lives; unique among living ones.
@@ -72,7 +91,7 @@ pub trait Exchange<'r> {
     /// Appends all lines of that name (lower case), joined as RFC 9110 section
     /// 5.3 says (`; ` for Cookie). False: absent.
     fn header(&mut self, name: &str, out: &mut Vec<u8>) -> bool;
-    fn set_var(&mut self, var: Out, value: &[u8]);
+    fn set_var(&mut self, var: Out, value: Text<'r, '_>);
     fn set_header(&mut self, name: &'static str, value: &[u8]);
     /// Sets a header of the request itself, for the backend; `None` removes it.
     fn set_request_header(&mut self, name: &'static str, value: Option<&[u8]>);

@@ -2,7 +2,7 @@
 use super::answer::Answer;
 use super::current::{Current, InForce};
 use super::decide;
-use super::exchange::{Exchange, Out, Var};
+use super::exchange::{Exchange, Out, Text, Var};
 use super::files::Files;
 use super::options::Options;
 use super::publish::Published;
@@ -38,6 +38,7 @@ pub fn worker(toml: &str) -> Worker {
     let shared = Shared::new(
         setup.config.store.clone(),
         "/nonexistent/sluice.sock".into(),
+        || false,
     );
     Worker::new(setup, force, current, shared)
 }
@@ -116,8 +117,8 @@ impl Exchange<'static> for Fake {
         out.extend_from_slice(found.join(", ").as_bytes());
         !found.is_empty()
     }
-    fn set_var(&mut self, var: Out, value: &[u8]) {
-        self.vars.insert(var.name(), text(value));
+    fn set_var(&mut self, var: Out, value: Text<'static, '_>) {
+        self.vars.insert(var.name(), text(value.bytes()));
     }
     fn set_header(&mut self, name: &'static str, value: &[u8]) {
         self.set.insert(name, text(value));

@@ -10,12 +10,14 @@ use crate::domain::key::KeyPart;
 use crate::domain::matcher::{Matcher, Needs};
 use crate::domain::priority::Levels;
 use crate::shm::{Limit, Region, RuleId};
-use std::collections::{BTreeMap, HashMap};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One rule, ready to be asked.
 #[derive(Debug)]
 pub struct Compiled {
-    pub name: String,
+    /// As long-lived as the process, since nginx's variables point to it.
+    pub name: &'static str,
     pub matcher: Matcher,
     pub unless: Option<Matcher>,
     pub key: Vec<KeyPart>,
@@ -104,7 +106,7 @@ impl RuleSet {
         let by_name = out
             .iter()
             .enumerate()
-            .map(|(i, r)| (r.name.clone(), i))
+            .map(|(i, r)| (r.name.to_owned(), i))
             .collect();
         RuleSet {
             generation: cx.config_generation,
@@ -177,7 +179,7 @@ fn compile_one(
     };
     Ok(Compiled {
         shadow: rule.shadow || mode == Mode::Shadow,
-        name: rule.name,
+        name: intern(&rule.name),
         matcher: rule.matcher,
         unless: rule.unless,
         key: rule.key,
@@ -188,4 +190,17 @@ fn compile_one(
         id,
         cluster,
     })
+}
+
+/// The same text for the life of the process. Names come from configurations only, so there are as
+/// many as an operator has ever written.
+fn intern(name: &str) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock();
+    if let Some(known) = names.get(name) {
+        return known;
+    }
+    let kept: &'static str = Box::leak(name.into());
+    names.insert(kept);
+    kept
 }

@@ -52,6 +52,7 @@ pub struct Shared {
     /// Jobs handed over and not yet in the outbox.
     under_way: AtomicU64,
     quitting: AtomicBool,
+    exiting: fn() -> bool,
     /// Of the thread that runs now; `None` when none does.
     jobs: Mutex<Option<mpsc::UnboundedSender<Job>>>,
     pub health: Mutex<Option<Arc<Health>>>,
@@ -60,7 +61,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(store: Store, socket: PathBuf) -> Arc<Shared> {
+    pub fn new(store: Store, socket: PathBuf, exiting: fn() -> bool) -> Arc<Shared> {
         let waker = Waker::default();
         Arc::new(Shared {
             outbox: Outbox::new(waker.clone()),
@@ -68,6 +69,7 @@ impl Shared {
             messages: Messages::default(),
             under_way: AtomicU64::new(0),
             quitting: AtomicBool::new(false),
+            exiting,
             jobs: Mutex::new(None),
             health: Mutex::new(None),
             socket,
@@ -108,7 +110,8 @@ impl Shared {
     }
 
     pub fn is_quitting(&self) -> bool {
-        self.quitting.load(Ordering::Acquire) // written by `quit`
+        // nginx's own flag tells too, where the timer that calls `quit` could not run.
+        self.quitting.load(Ordering::Acquire) || (self.exiting)() // written by `quit`
     }
 
     fn finish(&self, done: Done) {

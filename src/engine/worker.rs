@@ -60,7 +60,9 @@ pub fn with<T>(f: impl FnOnce(&mut Worker) -> T) -> Option<T> {
 }
 
 /// `start()`: attaches this process to the region and starts its threads.
-pub fn start() -> Result<(), String> {
+///
+/// `exiting` tells whether nginx has told this process to quit.
+pub fn start(exiting: fn() -> bool) -> Result<(), String> {
     let setup = setup::current()
         .ok_or("sluice: start() needs setup() in init_by_lua_block, which has not run")?;
     let region = setup.region;
@@ -74,6 +76,7 @@ pub fn start() -> Result<(), String> {
     let shared = Shared::new(
         setup.config.store.clone(),
         bridge::socket_path(region.path()),
+        exiting,
     );
     thread::start(&shared)?;
     sync::start(

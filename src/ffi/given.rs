@@ -6,7 +6,7 @@ use super::access::options;
 use super::nginx::add_cleanup;
 use crate::domain::key::KeyPart;
 use crate::engine::answer::Answer;
-use crate::engine::exchange::{Exchange, Out, Var};
+use crate::engine::exchange::{Exchange, Out, Text, Var};
 use crate::engine::ticket::TicketId;
 use crate::engine::worker::Worker;
 use crate::engine::{decide, worker};
@@ -157,8 +157,8 @@ impl<'r> Exchange<'r> for Values<'r> {
         true
     }
 
-    fn set_var(&mut self, var: Out, value: &[u8]) {
-        self.effect(b'v', var.name(), value);
+    fn set_var(&mut self, var: Out, value: Text<'r, '_>) {
+        self.effect(b'v', var.name(), value.bytes());
     }
 
     fn set_header(&mut self, name: &'static str, value: &[u8]) {

@@ -6,7 +6,8 @@
 //!   functions the library does not know.
 //! - `check`: `check()`, `ban()`, `unban()`.
 //! - `bridge`: waking and messages.
-//! - `nginx`: nginx's own functions.
+//! - `nginx`: nginx's own functions; `variables`: a shorter way to its variables, where it is
+//!   proven to be the same.
 //! - `module`: the control plane, a Lua module made with mlua.
 
 mod abi;
@@ -17,5 +18,6 @@ mod given;
 #[cfg(any(feature = "module", feature = "embed"))]
 pub mod module;
 pub mod nginx;
+mod variables;
 
 pub use access::ended;

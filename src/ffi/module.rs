@@ -4,6 +4,7 @@ use crate::engine::setup::{self, Source};
 use crate::engine::{metrics, status, worker};
 use mlua::{Lua, Result, Table, Value};
 use serde_json::{Map, Number};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// More levels than any configuration has; a table that contains itself ends here.
 const DEPTH: usize = 16;
@@ -103,6 +104,13 @@ fn answer<T>(r: std::result::Result<T, String>) -> Answer<T> {
     })
 }
 
+fn start() -> std::result::Result<bool, String> {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    // Relaxed: nginx's thread only.
+    super::variables::started(STARTED.swap(true, Ordering::Relaxed));
+    worker::start(super::nginx::exiting).map(|()| true)
+}
+
 /// The module's table.
 pub fn make(lua: &Lua) -> Result<Table> {
     let t = lua.create_table()?;
@@ -122,7 +130,7 @@ pub fn make(lua: &Lua) -> Result<Table> {
     )?;
     t.set(
         "start",
-        lua.create_function(|_, ()| answer(caught(|| worker::start().map(|()| true))))?,
+        lua.create_function(|_, ()| answer(caught(|| start())))?,
     )?;
     t.set(
         "metrics",

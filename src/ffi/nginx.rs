@@ -5,10 +5,14 @@
 //! Invariant: these pointers are only called after the Lua side has compared
 //! the signatures that lua-resty-core declares with those here (`direct`), and
 //! only from nginx's own thread, inside a call that Lua made for that request.
-use crate::engine::exchange::{Exchange, Out, Var, note_missing_variables, variables_missing};
+use super::variables::{self, Get, Known, Trust};
+use crate::engine::exchange::{
+    Exchange, Out, Text, Var, note_missing_variables, variables_missing,
+};
 use once_cell::sync::OnceCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::MaybeUninit;
 use std::ptr;
 
 /// nginx's `ngx_str_t` as lua-nginx-module passes it.
@@ -98,6 +102,15 @@ struct Api {
     status: Status,
 }
 
+const PEER: Known = Known::new("realip_remote_addr");
+const REMOTE: Known = Known::new("remote_addr");
+const URI: Known = Known::new("uri");
+const REQUEST_URI: Known = Known::new("request_uri");
+const METHOD: Known = Known::new("request_method");
+const HOST: Known = Known::new("host");
+
+/// No variable that is read or set here has a longer name.
+const LONGEST_NAME: usize = 128;
 const NGX_OK: c_int = 0;
 /// `NGX_HTTP_LUA_CONTEXT_` `REWRITE`, `ACCESS` and `SERVER_REWRITE`: where `access()` decides.
 const DECIDING_PHASES: c_int = 0x0002 | 0x0004 | 0x2000;
@@ -105,6 +118,7 @@ const DECIDING_PHASES: c_int = 0x0002 | 0x0004 | 0x2000;
 const LOG_PHASE: c_int = 0x0010;
 
 static API: OnceCell<Option<Api>> = OnceCell::new();
+static GET_VARIABLE: OnceCell<Option<Get>> = OnceCell::new();
 static CLEANUP_ADD: OnceCell<Option<CleanupAdd>> = OnceCell::new();
 fn symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is NUL-terminated; RTLD_DEFAULT searches what is loaded globally, which
@@ -151,6 +165,10 @@ fn cleanup_add() -> Option<CleanupAdd> {
     *CLEANUP_ADD.get_or_init(|| function!(c"ngx_http_cleanup_add" as CleanupAdd))
 }
 
+fn get_variable() -> Option<Get> {
+    *GET_VARIABLE.get_or_init(|| function!(c"ngx_http_get_variable" as Get))
+}
+
 /// nginx's own flag that this worker has been told to quit, where it is visible.
 pub fn exiting() -> bool {
     static FLAG: OnceCell<usize> = OnceCell::new();
@@ -164,7 +182,8 @@ pub fn exiting() -> bool {
 pub struct Request {
     r: *mut c_void,
     api: &'static Api,
-    low: [u8; 128],
+    /// Where this request's first variable of ours stands; null until it is asked for.
+    first: *mut variables::Value,
 }
 
 impl Request {
@@ -177,7 +196,7 @@ impl Request {
         Some(Request {
             r,
             api: api()?,
-            low: [0; 128],
+            first: ptr::null_mut(),
         })
     }
 
@@ -203,7 +222,8 @@ impl Request {
     }
 
     fn get<'r>(&mut self, name: &[u8]) -> Option<&'r [u8]> {
-        if name.len() > self.low.len() {
+        let mut low = [const { MaybeUninit::<u8>::uninit() }; LONGEST_NAME];
+        if name.len() > low.len() {
             return None;
         }
         let (mut value, mut len, mut err) = (ptr::null(), 0usize, ptr::null());
@@ -214,7 +234,7 @@ impl Request {
                 self.r,
                 name.as_ptr(),
                 name.len(),
-                self.low.as_mut_ptr(),
+                low.as_mut_ptr().cast(),
                 0,
                 &mut value,
                 &mut len,
@@ -227,6 +247,88 @@ impl Request {
         // SAFETY: nginx keeps a variable's bytes in the request's pool (or in static memory) until
         // the request ends; 'r is one call made while it lives.
         Some(unsafe { std::slice::from_raw_parts(value, len) })
+    }
+
+    /// A variable of which the name is known beforehand. `index`: which of them.
+    fn known<'r>(&mut self, index: u8, known: &Known) -> Option<&'r [u8]> {
+        let Some(get) = get_variable() else {
+            return self.get(known.name);
+        };
+        let r = self.r;
+        // SAFETY: `r` lives (see `new`); the result is used while it does.
+        let short = || unsafe { variables::read(get, r, known) };
+        variables::with(|l| {
+            if l.reads_proven(index) {
+                return short();
+            }
+            let long = self.get(known.name);
+            if l.reading.get() != Trust::Never {
+                let short = short();
+                l.compare_read(index, long == short);
+            }
+            long
+        })
+    }
+
+    /// Writes a variable into the request itself, where that is proven to work.
+    fn set_where_it_stands(&mut self, var: Out, value: &[u8]) -> bool {
+        let Some(get) = get_variable() else {
+            return false;
+        };
+        variables::with(|l| {
+            match l.writing.get() {
+                Trust::Proven => {}
+                Trust::Never => return false,
+                Trust::Untried => {
+                    // SAFETY: `r` lives (see `new`).
+                    let indexed = unsafe { l.places(get, self.r) };
+                    l.writing
+                        .set(if indexed { Trust::Proven } else { Trust::Never });
+                    return false;
+                }
+            }
+            if self.first.is_null() {
+                // SAFETY: `r` lives (see `new`).
+                self.first = unsafe { variables::Learnt::first(get, self.r) };
+            }
+            if self.first.is_null() {
+                return false;
+            }
+            // SAFETY: `first` is this living request's; the places were learnt in this worker, under
+            // this configuration (`started`); `value` is static or the request's own.
+            unsafe { l.write(self.first, var, value) };
+            if l.writes_proven(var) {
+                return true;
+            }
+            let same = self.get(var.name().as_bytes()) == Some(value);
+            l.compare_write(var, same);
+            same
+        })
+    }
+
+    /// Sets a variable through lua-nginx-module, which copies the value.
+    fn set_by_name(&mut self, var: Out, value: &[u8]) {
+        let name = var.name();
+        let mut low = [const { MaybeUninit::<u8>::uninit() }; LONGEST_NAME];
+        let mut err = [0u8; 128];
+        let mut err_len = err.len();
+        // SAFETY: `r` lives; `low` has room for the name; the value is copied into the request's
+        // pool; at most `err_len` bytes of an error are written.
+        let rc = unsafe {
+            (self.api.var_set)(
+                self.r,
+                name.as_ptr(),
+                name.len(),
+                low.as_mut_ptr().cast(),
+                value.as_ptr(),
+                value.len(),
+                err.as_mut_ptr(),
+                &mut err_len,
+            )
+        };
+        if rc != NGX_OK {
+            note_missing_variables();
+        }
     }
 }
 
@@ -250,14 +352,12 @@ impl<'r> Exchange<'r> for Request {
     fn var(&mut self, var: Var<'_>) -> Option<&'r [u8]> {
         match var {
             // Without the realip module nginx cannot have replaced the address.
-            Var::Peer => self
-                .get(b"realip_remote_addr")
-                .or_else(|| self.get(b"remote_addr")),
-            Var::Remote => self.get(b"remote_addr"),
-            Var::Uri => self.get(b"uri"),
-            Var::RequestUri => self.get(b"request_uri"),
-            Var::Method => self.get(b"request_method"),
-            Var::Host => self.get(b"host"),
+            Var::Peer => self.known(0, &PEER).or_else(|| self.known(1, &REMOTE)),
+            Var::Remote => self.known(1, &REMOTE),
+            Var::Uri => self.known(2, &URI),
+            Var::RequestUri => self.known(3, &REQUEST_URI),
+            Var::Method => self.known(4, &METHOD),
+            Var::Host => self.known(5, &HOST),
             Var::Arg(name) => {
                 let mut full = [0u8; 128];
                 let n = 4 + name.len();
@@ -325,30 +425,16 @@ impl<'r> Exchange<'r> for Request {
         found
     }
 
-    fn set_var(&mut self, var: Out, value: &[u8]) {
+    fn set_var(&mut self, var: Out, value: Text<'r, '_>) {
         if variables_missing() {
             return;
         }
-        let name = var.name();
-        let mut err = [0u8; 128];
-        let mut err_len = err.len();
-        // SAFETY: `r` lives; `low` has room for the name; the value is copied into the request's
-        // pool; at most `err_len` bytes of an error are written.
-        let rc = unsafe {
-            (self.api.var_set)(
-                self.r,
-                name.as_ptr(),
-                name.len(),
-                self.low.as_mut_ptr(),
-                value.as_ptr(),
-                value.len(),
-                err.as_mut_ptr(),
-                &mut err_len,
-            )
-        };
-        if rc != NGX_OK {
-            note_missing_variables();
+        if let Text::Static(bytes) | Text::Request(bytes) = value
+            && self.set_where_it_stands(var, bytes)
+        {
+            return;
         }
+        self.set_by_name(var, value.bytes());
     }
 
     fn set_header(&mut self, name: &'static str, value: &[u8]) {
