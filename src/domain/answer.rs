@@ -156,19 +156,39 @@ pub fn retry_after_s(wait_ns: u64) -> u64 {
 }
 
 /// Appends a whole number.
-pub fn push_number(out: &mut Vec<u8>, mut number: u64) {
-    let mut digits = [0u8; 20];
+pub fn push_number(out: &mut Vec<u8>, number: u64) {
+    // Nearly all are small: of 32 bits, two digits a step. Four numbers a request are written.
+    let Ok(mut number) = u32::try_from(number) else {
+        out.extend_from_slice(number.to_string().as_bytes());
+        return;
+    };
+    let mut digits = [0u8; 10];
     let mut start = digits.len();
-    loop {
+    while number >= 100 {
+        start -= 2;
+        digits[start..start + 2].copy_from_slice(&PAIRS[(number % 100) as usize]);
+        number /= 100;
+    }
+    let [tens, ones] = PAIRS[number as usize];
+    start -= 1;
+    digits[start] = ones;
+    if number >= 10 {
         start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
+        digits[start] = tens;
     }
     out.extend_from_slice(&digits[start..]);
 }
+
+/// 00 to 99.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut i = 0;
+    while i < 100 {
+        pairs[i] = [b'0' + (i / 10) as u8, b'0' + (i % 10) as u8];
+        i += 1;
+    }
+    pairs
+};
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

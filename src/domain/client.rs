@@ -23,6 +23,9 @@ pub enum Address {
 /// `[2001:db8::1]`, `[2001:db8::1]:443`, with blanks around. A zone
 /// (`fe80::1%eth0`) is dropped: it names an interface of the proxy.
 pub fn parse_ip(text: &[u8]) -> Option<IpAddr> {
+    if let Some(plain) = plain_v4(text) {
+        return Some(IpAddr::V4(plain));
+    }
     let text = text.trim_ascii();
     if let Some(rest) = text.strip_prefix(b"[") {
         let close = memchr::memchr(b']', rest)?;
@@ -41,6 +44,32 @@ pub fn parse_ip(text: &[u8]) -> Option<IpAddr> {
         }
         Some(_) => parse_zoned(text),
     }
+}
+
+/// The form in which nginx itself writes an IPv4 address, in a third of the
+/// instructions of a general parser; `None` for every other form, right or wrong.
+fn plain_v4(text: &[u8]) -> Option<Ipv4Addr> {
+    let (mut address, mut octet) = (0u32, 0u32);
+    let (mut digits, mut dots) = (0, 0);
+    for &byte in text {
+        if byte == b'.' {
+            if digits == 0 || dots == 3 || octet > 255 {
+                return None;
+            }
+            address = address << 8 | octet;
+            (octet, digits) = (0, 0);
+            dots += 1;
+            continue;
+        }
+        let digit = byte.wrapping_sub(b'0');
+        // No fourth digit, and none behind a leading zero.
+        if digit > 9 || digits == 3 || (digits > 0 && octet == 0) {
+            return None;
+        }
+        octet = octet * 10 + u32::from(digit);
+        digits += 1;
+    }
+    (octet <= 255 && digits > 0 && dots == 3).then(|| Ipv4Addr::from(address << 8 | octet))
 }
 
 fn parse_zoned(text: &[u8]) -> Option<IpAddr> {

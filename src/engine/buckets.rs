@@ -308,13 +308,12 @@ pub fn hear(
     let asked = items.iter_mut().filter(|i| i.in_store());
     for (i, says) in asked.zip(&reply.buckets) {
         let rule = &rules.rules[i.rule];
-        let emission_us = rule.cluster.as_ref().map_or(0.0, |c| c.emission_us);
         i.note(Outcome {
             admitted: says.admitted,
             remaining: says.remaining,
             wait_ns: says.wait_us.saturating_mul(1000),
             capacity: rule.capacity,
-            emission_ns: (emission_us * 1000.0).round() as u64,
+            emission_ns: rule.emission_ns,
         });
     }
     if !reply.admitted {

@@ -10,15 +10,12 @@ use crate::domain::answer::Said;
 use crate::domain::client::Address;
 use crate::domain::config::Mode;
 use crate::domain::entry::{self, Subject};
-use crate::domain::key::KeyPart;
 use crate::redis::StoreError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The longest key, bytes.
 const KEY_BYTES: usize = 8192;
-/// The kind of a caller's key. No argument has an empty name, so it is nobody else's.
-const GIVEN: KeyPart = KeyPart::Arg(String::new());
 /// The longest ban that is not for ever: 10 years, s.
 const BAN_S: f64 = 10.0 * 365.25 * 86_400.0;
 /// A ban's write may take longer than a decision: nobody's page waits for it.
@@ -60,7 +57,7 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
         ));
     };
     w.scratch.key.clear();
-    w.scratch.key.push(&GIVEN, key);
+    w.scratch.key.push_custom(key);
     let keys = Keys {
         region: w.region,
         config: &w.setup.config,

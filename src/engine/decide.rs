@@ -338,8 +338,14 @@ fn reported<'a>(rules: &'a RuleSet, items: &'a [Item]) -> Option<(&'a Item, Opti
         return Some((item, None));
     }
     let o = &item.outcome;
-    let name = rules.rules[item.rule].name;
-    let fill = fill_s(o.capacity, o.emission_ns);
+    let rule = &rules.rules[item.rule];
+    let name = rule.name;
+    let fill = if (o.capacity, o.emission_ns) == (rule.capacity, rule.emission_ns) {
+        rule.fill_s
+    } else {
+        // A share, or a limit that this worker has not taken yet.
+        fill_s(o.capacity, o.emission_ns)
+    };
     let fields = Reported::new(name, o.capacity, fill, o.remaining, o.admitted, o.wait_ns);
     Some((item, Some(fields)))
 }

@@ -3,6 +3,7 @@
 //! Made by a worker from its setup's file and what is published from Redis,
 //! swapped in whole, never changed. Limits stand in the region under the
 //! rule's name; here is only the way to them.
+use crate::domain::answer::whole_s;
 use crate::domain::config::{
     self, Config, Effective, Field, FieldError, MissingKey, Mode, PriorityRule, Rule, Scope,
 };
@@ -23,6 +24,9 @@ pub struct Compiled {
     pub key: Vec<KeyPart>,
     pub missing_key: MissingKey,
     pub capacity: u32,
+    pub emission_ns: u64,
+    /// Seconds an empty bucket takes to fill, exact.
+    pub fill_s: u64,
     pub cost: u32,
     /// Counted and logged, never refused: the rule's own mode, or Sluice's.
     pub shadow: bool,
@@ -156,7 +160,12 @@ fn compile_one(
         // "max(capacity/n, largest cost)": what one request may take must fit.
         let share_capacity = (rule.capacity / n).max(rule.cost).max(1);
         let share_limit = Limit {
-            emission_ns: rule.rate.scaled(n).emission_ns(),
+            // A share of a slow rate may take longer to fill than a word can count.
+            emission_ns: rule
+                .rate
+                .scaled(n)
+                .emission_ns()
+                .min(LONGEST_FILL_NS / u64::from(share_capacity)),
             capacity: share_capacity,
         };
         // '~' cannot stand in a rule's own name.
@@ -185,12 +194,17 @@ fn compile_one(
         key: rule.key,
         missing_key: rule.missing_key,
         capacity: rule.capacity,
+        emission_ns: limit.emission_ns,
+        fill_s: whole_s(rule.rate.fill(rule.capacity)),
         cost: rule.cost,
         status: rule.status,
         id,
         cluster,
     })
 }
+
+/// A twelfth of what a bucket's word can count: 3 years.
+const LONGEST_FILL_NS: u64 = (1 << 60) / 12;
 
 /// The same text for the life of the process. Names come from configurations only, so there are as
 /// many as an operator has ever written.

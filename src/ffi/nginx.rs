@@ -5,7 +5,7 @@
 //! Invariant: these pointers are only called after the Lua side has compared
 //! the signatures that lua-resty-core declares with those here (`direct`), and
 //! only from nginx's own thread, inside a call that Lua made for that request.
-use super::variables::{self, Get, Known, Trust};
+use super::variables::{self, Get, Known, Learnt, Trust};
 use crate::engine::exchange::{
     Exchange, Out, Text, Var, note_missing_variables, variables_missing,
 };
@@ -184,6 +184,7 @@ pub struct Request {
     api: &'static Api,
     /// Where this request's first variable of ours stands; null until it is asked for.
     first: *mut variables::Value,
+    learnt: *const Learnt,
 }
 
 impl Request {
@@ -197,7 +198,14 @@ impl Request {
             r,
             api: api()?,
             first: ptr::null_mut(),
+            learnt: variables::here(),
         })
+    }
+
+    fn learnt<'l>(&self) -> &'l Learnt {
+        // SAFETY: a thread's own value without a destructor lives as long as its thread, which is
+        // the one that this request is used on (see `new`); it has no parts that are borrowed.
+        unsafe { &*self.learnt }
     }
 
     fn phase(&self) -> c_int {
@@ -257,17 +265,15 @@ impl Request {
         let r = self.r;
         // SAFETY: `r` lives (see `new`); the result is used while it does.
         let short = || unsafe { variables::read(get, r, known) };
-        variables::with(|l| {
-            if l.reads_proven(index) {
-                return short();
-            }
-            let long = self.get(known.name);
-            if l.reading.get() != Trust::Never {
-                let short = short();
-                l.compare_read(index, long == short);
-            }
-            long
-        })
+        let l = self.learnt();
+        if l.reads_proven(index) {
+            return short();
+        }
+        let long = self.get(known.name);
+        if l.reading.get() != Trust::Never {
+            l.compare_read(index, long == short());
+        }
+        long
     }
 
     /// Writes a variable into the request itself, where that is proven to work.
@@ -275,35 +281,34 @@ impl Request {
         let Some(get) = get_variable() else {
             return false;
         };
-        variables::with(|l| {
-            match l.writing.get() {
-                Trust::Proven => {}
-                Trust::Never => return false,
-                Trust::Untried => {
-                    // SAFETY: `r` lives (see `new`).
-                    let indexed = unsafe { l.places(get, self.r) };
-                    l.writing
-                        .set(if indexed { Trust::Proven } else { Trust::Never });
-                    return false;
-                }
-            }
-            if self.first.is_null() {
+        let l = self.learnt();
+        match l.writing.get() {
+            Trust::Proven => {}
+            Trust::Never => return false,
+            Trust::Untried => {
                 // SAFETY: `r` lives (see `new`).
-                self.first = unsafe { variables::Learnt::first(get, self.r) };
-            }
-            if self.first.is_null() {
+                let indexed = unsafe { l.places(get, self.r) };
+                l.writing
+                    .set(if indexed { Trust::Proven } else { Trust::Never });
                 return false;
             }
-            // SAFETY: `first` is this living request's; the places were learnt in this worker, under
-            // this configuration (`started`); `value` is static or the request's own.
-            unsafe { l.write(self.first, var, value) };
-            if l.writes_proven(var) {
-                return true;
-            }
-            let same = self.get(var.name().as_bytes()) == Some(value);
-            l.compare_write(var, same);
-            same
-        })
+        }
+        if self.first.is_null() {
+            // SAFETY: `r` lives (see `new`).
+            self.first = unsafe { Learnt::first(get, self.r) };
+        }
+        if self.first.is_null() {
+            return false;
+        }
+        // SAFETY: `first` is this living request's; the places were learnt in this worker, under
+        // this configuration (`started`); `value` is static or the request's own.
+        unsafe { l.write(self.first, var, value) };
+        if l.writes_proven(var) {
+            return true;
+        }
+        let same = self.get(var.name().as_bytes()) == Some(value);
+        l.compare_write(var, same);
+        same
     }
 
     /// Sets a variable through lua-nginx-module, which copies the value.

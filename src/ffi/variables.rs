@@ -108,14 +108,15 @@ thread_local! {
     };
 }
 
-pub fn with<T>(f: impl FnOnce(&Learnt) -> T) -> T {
-    LEARNT.with(f)
+/// What this thread has learnt; good as long as the thread.
+pub fn here() -> *const Learnt {
+    LEARNT.with(std::ptr::from_ref)
 }
 
 /// A worker starts. A second start in one process is a reload without a master: requests of two
 /// configurations live side by side then, and their variables stand in different places.
 pub fn started(again: bool) {
-    with(|l| {
+    LEARNT.with(|l| {
         let trust = if again { Trust::Never } else { Trust::Untried };
         l.writing.set(trust);
         l.reading.set(trust);
