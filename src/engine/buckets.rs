@@ -198,7 +198,7 @@ pub fn item(index: usize, rule: &Compiled, cost: u32, keys: &Keys<'_>) -> Item {
         }
         Some(cluster) => {
             let mut name = String::new();
-            redis_key(&keys.config.store.prefix, &rule.name, key, &mut name);
+            redis_key(&keys.config.store.prefix, rule.name, key, &mut name);
             let hash = keys.region.hash(cluster.share, key);
             Item::new(index, Place::Store(name), hash, cost, rule.shadow)
         }

@@ -165,7 +165,9 @@ pub fn ban(w: &mut Worker, text: &[u8], seconds: f64, out: &mut Answer) {
         return;
     };
     let forever = seconds == -1.0;
-    if !forever && !(seconds > 0.0 && seconds <= BAN_S) {
+    // NaN is neither.
+    let fits = seconds > 0.0 && seconds <= BAN_S;
+    if !forever && !fits {
         return out.fault(&format!(
             "sluice: ban(): seconds must be above 0 and at most {BAN_S} (10 years), or nil for \
              ever, not {seconds}"

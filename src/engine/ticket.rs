@@ -167,7 +167,7 @@ impl Tickets {
     }
 
     /// How many tickets are out.
-    pub fn len(&self) -> usize {
+    pub fn out(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(t.of_request(0x2000), None);
         assert!(t.close(a).is_some());
         assert_eq!(t.of_request(0x1000), None);
-        assert_eq!(t.len(), 0);
+        assert_eq!(t.out(), 0);
     }
 
     #[test]

@@ -128,10 +128,7 @@ pub fn make(lua: &Lua) -> Result<Table> {
             }))
         })?,
     )?;
-    t.set(
-        "start",
-        lua.create_function(|_, ()| answer(caught(|| start())))?,
-    )?;
+    t.set("start", lua.create_function(|_, ()| answer(caught(start)))?)?;
     t.set(
         "metrics",
         lua.create_function(|_, ()| answer(caught(metrics::text)))?,

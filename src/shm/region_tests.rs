@@ -25,17 +25,20 @@ fn totals_are_sums_that_never_fall() {
             region.attach_worker(generation).unwrap();
         }
         let line = region.my();
-        [
+        for v in [
             Verdict::Pass,
             Verdict::Pass,
             Verdict::Limited,
             Verdict::Error,
-        ]
-        .map(|v| line.verdict(v));
+        ] {
+            line.verdict(v);
+        }
         line.rule(id, RuleVerdict::Shadow);
         line.rule(twin, RuleVerdict::Pass);
         line.store(StoreResult::Timeout);
-        [0, 100_000, 100_001, 2_000_000_000].map(|ns| line.store_latency(ns));
+        for ns in [0, 100_000, 100_001, 2_000_000_000] {
+            line.store_latency(ns);
+        }
         line.guard_panic();
         region.detach();
     }
