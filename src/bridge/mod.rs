@@ -224,6 +224,8 @@ impl<T> Outbox<T> {
 }
 
 #[cfg(test)]
+mod process_tests;
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Read;

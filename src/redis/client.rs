@@ -334,7 +334,7 @@ impl Inner {
     /// What a request does, within a request's budget, for the breaker.
     async fn probe(&self, link: &Link) -> Result<(), Judgement> {
         let run = async { BUCKET.run(&mut link.mux(), &self.probe).await };
-        match timeout(self.timeout, run).await {
+        match timeout(self.timeout.min(SILENT), run).await {
             Ok(Ok(_)) => {
                 link.note_reply();
                 Ok(())

@@ -1,5 +1,5 @@
 //! One connection that watches some keys and reads them when they change.
-use super::heartbeat::Heart;
+use super::heartbeat::{BEAT, Heart};
 use super::read::{self, Failure, Read, ask, ask_all, one};
 use super::state::State;
 use super::{ServerId, Sink, Which};
@@ -155,7 +155,11 @@ impl<S: Sink> Session<'_, S> {
             self.state.unreachable(self.group as usize, None);
             // At least as long a pause as the reading took, so that a list
             // that never rests does not take all of Redis's time.
-            let pause = self.state.interval.max(2 * start.elapsed());
+            let interval = match self.group {
+                Group::Live => self.state.interval.min(BEAT),
+                Group::Lists => self.state.interval,
+            };
+            let pause = interval.max(2 * start.elapsed());
             sleep_until((start + pause).into()).await;
             if self.changed().await? || whole.elapsed() >= AGAIN {
                 unread = [true, true];
