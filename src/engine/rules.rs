@@ -133,6 +133,11 @@ impl RuleSet {
     }
 }
 
+fn unix_us() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
 fn compile_one(
     rule: Rule,
     mode: Mode,
@@ -173,10 +178,14 @@ fn compile_one(
         let before = cx
             .previous
             .and_then(|p| Some(&p.rules[p.by_name(&rule.name)?]));
+        // A change in Redis has Redis's time, one of the file has no other than this machine's;
+        // one that is ahead counts as Redis's now. A new setup counts as a change: where the limit
+        // is the same the time makes no difference.
         let since_us = before
+            .filter(|b| b.capacity == rule.capacity)
             .and_then(|b| b.cluster.as_ref())
             .filter(|c| c.emission_us == emission_us)
-            .map_or(now_us, |c| c.since_us);
+            .map_or_else(|| now_us.max(unix_us()), |c| c.since_us);
         Some(Cluster {
             emission_us,
             since_us,

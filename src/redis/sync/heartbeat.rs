@@ -34,7 +34,9 @@ impl Heart {
         let now_s = now_us / 1_000_000;
         let mut commands = pipe();
         // A little early rather than at the next look.
-        let due = self.last.is_none_or(|last| last.elapsed() >= BEAT.mul_f64(0.9));
+        let due = self
+            .last
+            .is_none_or(|last| last.elapsed() >= BEAT.mul_f64(0.9));
         if due {
             self.announce(&mut commands, now_s);
         }
