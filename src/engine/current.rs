@@ -26,11 +26,12 @@ pub struct Current {
 
 impl InForce {
     /// All lists that have entries.
-    pub fn lists(&self) -> impl Iterator<Item = &Lists> {
-        self.file_lists
+    pub fn lists(&self) -> Vec<Arc<Lists>> {
+        let all = self
+            .file_lists
             .iter()
-            .chain(self.store_lists.iter().flatten())
-            .map(|l| &**l)
+            .chain(self.store_lists.iter().flatten());
+        all.cloned().collect()
     }
 }
 

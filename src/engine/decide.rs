@@ -73,7 +73,8 @@ pub fn access<'r, X: Exchange<'r>>(
     let who = client::of_request(w, x);
 
     let shadow = w.force.rules.mode == Mode::Shadow;
-    match lists::standing(w, who, asked.user) {
+    let now = w.region.now();
+    match lists::standing(w, who, asked.user, now) {
         Listed::Blocked if shadow => blocked_in_shadow(w, out),
         Listed::Blocked => return blocked(w, x, ticket, out),
         Listed::Allowed => {
@@ -96,7 +97,7 @@ pub fn access<'r, X: Exchange<'r>>(
         };
         buckets::gather(&rules, &mut facts, &asked, &mut keys, &mut items);
     }
-    let ruling = if !buckets::local(w.region, &rules, &mut items, w.region.now()) {
+    let ruling = if !buckets::local(w.region, &rules, &mut items, now) {
         Ruling::Limited
     } else if !items.iter().any(Item::in_store) {
         Ruling::Admitted

@@ -2,6 +2,7 @@
 //! come before users.
 use super::worker::Worker;
 use crate::domain::client::Address;
+use crate::domain::units::Nanos;
 use crate::shm::lists::{Lists, Standing};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,13 +22,13 @@ pub fn unix_now() -> u64 {
         .map_or(0, |d| d.as_secs())
 }
 
-pub fn standing(w: &Worker, who: Address, user: Option<&[u8]>) -> Listed {
+pub fn standing(w: &mut Worker, who: Address, user: Option<&[u8]>, now: Nanos) -> Listed {
     // With a store, its bans are among its lists.
     let own_bans = w.setup.config.store.url.is_none() && w.region.any_bans();
-    if w.force.lists().next().is_none() && !own_bans {
+    if w.lists.is_empty() && !own_bans {
         return Listed::Nowhere;
     }
-    let now = unix_now();
+    let now = w.unix(now);
     let by_address = match who {
         Address::Ip(ip) => ask(w, |l| l.address(ip, now)),
         Address::None => Standing::None,
@@ -36,7 +37,7 @@ pub fn standing(w: &Worker, who: Address, user: Option<&[u8]>) -> Listed {
         return Listed::Allowed;
     }
     let by_user = match user {
-        Some(u) if w.force.lists().any(Lists::has_users) => ask(w, |l| l.user(u, now)),
+        Some(u) if w.lists.iter().any(|l| l.has_users()) => ask(w, |l| l.user(u, now)),
         _ => Standing::None,
     };
     if by_user == Standing::Allowed {
@@ -57,7 +58,7 @@ pub fn standing(w: &Worker, who: Address, user: Option<&[u8]>) -> Listed {
 /// All lists together: allow beats block wherever each stands.
 fn ask(w: &Worker, f: impl Fn(&Lists) -> Standing) -> Standing {
     let mut standing = Standing::None;
-    for l in w.force.lists() {
+    for l in &w.lists {
         match f(l) {
             Standing::Allowed => return Standing::Allowed,
             Standing::Blocked => standing = Standing::Blocked,

@@ -22,7 +22,7 @@ const RESULTS: [&str; 4] = ["ok", "error", "timeout", "skipped"];
 
 fn render(w: &mut Worker) -> String {
     let up = w.setup.config.store.url.is_none() || w.store_up();
-    let lists = || w.force.lists().map(|l| l.counts());
+    let lists = || w.lists.iter().map(|l| l.counts());
     let blocked: u64 = lists().map(|c| c.block).sum();
     let store_bans: u64 = lists().map(|c| c.bans).sum();
     let allowed: u64 = lists().map(|c| c.allow).sum();

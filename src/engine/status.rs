@@ -24,7 +24,7 @@ fn status(w: &mut worker::Worker) -> Value {
     let rules = &w.force.rules;
     let config = &w.setup.config;
     let (capacity, used) = region.bucket_slots();
-    let mut counts = w.force.lists().map(|l| l.counts()).fold((0, 0, 0), |a, c| {
+    let mut counts = w.lists.iter().map(|l| l.counts()).fold((0, 0, 0), |a, c| {
         (a.0 + c.allow, a.1 + c.block, a.2 + c.bans)
     });
     if config.store.url.is_none() {

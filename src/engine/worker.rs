@@ -2,6 +2,7 @@
 use super::buckets::Item;
 use super::current::{Current, InForce};
 use super::facts::Buffers;
+use super::lists::unix_now;
 use super::publish::Published;
 use super::setup::{self, Setup};
 use super::sync;
@@ -11,8 +12,10 @@ use crate::bridge;
 use crate::domain::client::ProxyTrust;
 use crate::domain::config::OnError;
 use crate::domain::key::KeyBuf;
+use crate::domain::units::Nanos;
 use crate::redis::{Health, StoreError};
 use crate::shm::Region;
+use crate::shm::lists::Lists;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,6 +37,9 @@ pub struct Worker {
     pub region: &'static Region,
     pub trust: ProxyTrust,
     pub force: InForce,
+    /// Those of `force` that have entries.
+    pub lists: Vec<Arc<Lists>>,
+    clock: Clock,
     version: u64,
     current: Arc<Current>,
     pub shared: Arc<Shared>,
@@ -84,9 +90,38 @@ pub fn start(exiting: fn() -> bool) -> Result<(), String> {
         Arc::clone(&current),
         Arc::clone(&shared),
     )?;
-    let worker = Worker::new(setup, force, current, shared);
-    WORKER.with(|w| *w.borrow_mut() = Some(worker));
+    let mut worker = Worker::new(setup, force, current, shared);
+    WORKER.with(|w| {
+        let mut slot = w.borrow_mut();
+        // Without a master a reload starts again in the same process: its requests still hold
+        // tickets, its threads end when nothing waits for them.
+        if let Some(before) = slot.take() {
+            before.shared.quit();
+            worker.tickets = before.tickets;
+        }
+        *slot = Some(worker);
+    });
     Ok(())
+}
+
+/// Unix time from the monotonic clock, which is read for every request anyway: the two are compared
+/// once a second, so a clock that is set is followed within that.
+#[derive(Default)]
+struct Clock {
+    compared_ns: u64,
+    unix_s: u64,
+}
+
+impl Clock {
+    fn unix(&mut self, now: Nanos) -> u64 {
+        if self.unix_s == 0 || now.0.wrapping_sub(self.compared_ns) >= 1_000_000_000 {
+            *self = Clock {
+                compared_ns: now.0,
+                unix_s: unix_now(),
+            };
+        }
+        self.unix_s
+    }
 }
 
 fn once_a_second(last: &mut Option<Instant>) -> bool {
@@ -108,6 +143,8 @@ impl Worker {
         Worker {
             region: setup.region,
             trust: ProxyTrust::new(&setup.config.client),
+            lists: force.lists(),
+            clock: Clock::default(),
             force,
             version: current.version(),
             current,
@@ -131,6 +168,7 @@ impl Worker {
         if version != self.version {
             self.version = version;
             self.force = self.current.get();
+            self.lists = self.force.lists();
         }
     }
 
@@ -170,6 +208,11 @@ impl Worker {
             self.shared
                 .error(format!("sluice: the store: {e}; meanwhile {then}"));
         }
+    }
+
+    /// Unix time, s, at most a second old.
+    pub fn unix(&mut self, now: Nanos) -> u64 {
+        self.clock.unix(now)
     }
 
     /// Changes with what is in force.
