@@ -73,7 +73,7 @@ blocklist = [%%(lists)s]
 [[rules]]
 name = "bench"
 rate = "1000000/s"
-capacity = 1000000000
+capacity = 1000000
 """ % (backend, headers)
 
 
