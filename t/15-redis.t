@@ -396,6 +396,34 @@ say(denied)
 
 
 
+=== B08, B21 below one a second: the key outlives a refill, the wait counts it
+--- redis
+--- toml
+[store]
+backend = "redis"
+url = "redis://127.0.0.1:$REDIS_PORT/0"
+[[rules]]
+name = "r"
+rate = "1/10s"
+capacity = 1
+--- driver
+GET("/")
+local ttl = redis("PTTL", redis("KEYS", "sluice:b:r:*")[1])
+say(ttl >= 9900 and ttl <= 71000)
+sleep(2)
+show(GET("/"), "retry-after")
+sleep(8.02)
+show(GET("/"))
+--- timeout: 20
+--- response_body
+true
+429 limited r 8
+200 pass
+--- no_error_log
+[error]
+
+
+
 === B15 looking spends nothing and makes no key
 --- redis
 --- toml
@@ -567,15 +595,13 @@ redis("ACL", "DELUSER", "gate")
 
 
 
-=== B19 a user that may not do something: the policy, never silently open
+=== B19, B38 a user that may not list, configure or introduce himself
 --- redis
-ACL SETUSER notime on >x ~* &* +@all -time
-ACL SETUSER noload on >x ~* &* +@all -script
-ACL SETUSER nokeys on >x ~* &* +@all -keys -scan -config
+ACL SETUSER gate on >x ~* &* +@all -keys -scan -config -client -select -ping
 --- toml
 [store]
 backend = "redis"
-url = "redis://nokeys:x@127.0.0.1:$REDIS_PORT/0"
+url = "redis://gate:x@127.0.0.1:$REDIS_PORT/0"
 on_error = "deny"
 [[rules]]
 name = "r"
@@ -583,11 +609,38 @@ rate = "1/d"
 capacity = 2
 --- driver
 many(3, function() return GET("/") end)
-redis("ACL", "DELUSER", "notime", "noload", "nokeys")
+redis("ACL", "DELUSER", "gate")
 --- response_body
 2 x 200 pass, 1 x 429 limited
---- no_error_log
-[error]
+
+
+
+=== B19 a user that may not ask for the time: the policy, never silently open
+--- redis
+ACL SETUSER notime on >x ~* &* +@all -time
+--- toml
+[store]
+backend = "redis"
+url = "redis://notime:x@127.0.0.1:$REDIS_PORT/0"
+on_error = "deny"
+[[rules]]
+name = "r"
+rate = "1/d"
+capacity = 2
+--- driver
+local counts = {}
+for i = 1, 4 do
+    counts[i] = GET("/").status
+end
+redis("ACL", "DELUSER", "notime")
+local said = table.concat(counts, " ")
+say(said == "200 200 429 429" or said == "503 503 503 503")
+local m = metrics()
+say(said:find("503") == nil
+    or (m['sluice_store_requests_total{result="error"}'] or 0) > 0)
+--- response_body
+true
+true
 
 
 

@@ -269,7 +269,9 @@ local bad = {
     '{"rate":"5/m","capacity":5,"name":"other"}',
     ("["):rep(10000), ("x"):rep(1000000),
     '{"rate":"5/m","capacity":5,"status":200}',
-    '{"enabled":false,"rate":5}',
+    '{"enabled":false,"rate":5}', '{"rate":"0/s","capacity":5}',
+    '{"rate":"5/m","capacity":0}', '{"rate":"5/0s","capacity":5}',
+    '{"rate":"5/m","capacity":3,"cost":5}',
 }
 local args = { "HSET", "sluice:config" }
 for i, value in ipairs(bad) do

@@ -114,6 +114,18 @@ def children(pid):
     return found
 
 
+def cpu_s(pid):
+    """User and system time of a process so far."""
+    with open("/proc/%d/stat" % pid) as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_kb(pid):
+    with open("/proc/%d/status" % pid) as f:
+        return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1))
+
+
 # --- HTTP -------------------------------------------------------------------
 
 class Answer:
@@ -500,6 +512,14 @@ class Gateway:
 
     def leavers(self):
         return [pid for pid in children(self.master()) if self.leaving(pid)]
+
+    def idle(self, seconds=1.0):
+        """The largest share of a core that a worker takes while nothing is
+        asked of it."""
+        before = {pid: cpu_s(pid) for pid in self.workers()}
+        time.sleep(seconds)
+        return max((cpu_s(pid) - was) / seconds
+                   for pid, was in before.items())
 
     def hup(self, wait=True):
         """A reload; with `wait`, until the workers are all new."""

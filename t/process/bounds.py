@@ -7,7 +7,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
 from gateway import (SOAK, Case, flood, main, redis_toml,  # noqa: E402
-                     request_bytes, rule)
+                     request_bytes, rss_kb, rule)
 
 SECONDS = 10 if SOAK else 3
 
@@ -89,6 +89,23 @@ class Bounds(Case):
         self.assertLessEqual(admitted, bound + 1)
         if offered > 1.3 * bound:
             self.assertGreaterEqual(admitted, 0.95 * bound)
+
+    def test_workers_do_not_grow(self):
+        """Memory after many requests of every outcome is what it was after
+        some."""
+        gw = self.gateway(
+            rule("r", "1/d", 3) + rule("p", "100/s", 100, match='{path="/p"}')
+            + '[lists]\nblocklist = ["203.0.113.0/24"]\n', workers=1)
+        mixed = [request_bytes("/p" if i % 2 else "/", "203.0.113.%d" % i
+                               if i % 5 == 0 else "10.0.%d.%d" % (i >> 8, i
+                                                                  & 255))
+                 for i in range(2000)]
+        flood(gw.port, mixed, 20000)
+        pid, = gw.workers()
+        before = rss_kb(pid)
+        flood(gw.port, mixed, 400000 if SOAK else 100000)
+        self.assertEqual(gw.workers(), [pid])
+        self.assertLess(rss_kb(pid), before + 4096)
 
     def test_random_keys_neither_grow_nor_disturb(self):
         """A flood of random keys on a 1/d rule: the region stays as large as

@@ -12,7 +12,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
 from gateway import (SHM, SOAK, TMP, Case, Connection, Load, NGINX,  # noqa: E402
-                     StartError, alive, children, main, rule, soon)
+                     StartError, alive, children, main, rss_kb, rule, soon)
 
 DAY = rule("day", "1/d", 5) + rule("site", "1/d", 300, key=[],
                                    match='{ path = "/site" }')
@@ -93,6 +93,7 @@ class Reloads(Case):
         deaths = len(re.findall("exited on signal 9", log))
         self.assertEqual(deaths, 100)
         self.assertEqual(len(gw.status()["workers"]), 4)
+        self.assertLess(gw.idle(), 0.5)
         # And a newcomer has exactly his five.
         said = [gw.ask(ip="198.51.100.99").status for _ in range(7)]
         self.assertEqual(said, [200] * 5 + [429] * 2)
@@ -152,16 +153,12 @@ class Reloads(Case):
                            for pid in gw.workers())
             return threads, files
 
-        def rss():
-            with open("/proc/%d/status" % gw.master()) as f:
-                return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1))
-
         gw.ask()
         for _ in range(3):
             gw.hup()
         soon(lambda: not gw.leavers(), 10)
         time.sleep(1.5)
-        before, memory = shape(), rss()
+        before, memory = shape(), rss_kb(gw.master())
         clients = int(redis.info("clients", "connected_clients"))
         for down in (False, True):
             if down:
@@ -184,7 +181,7 @@ class Reloads(Case):
                 self.assertEqual(threads, before[0])
                 for was, is_now in zip(before[1], files):
                     self.assertLessEqual(is_now, was + 2)
-        self.assertLess(rss(), memory * 1.05 + 1024)
+        self.assertLess(rss_kb(gw.master()), memory * 1.05 + 1024)
 
     def test_quit_while_requests_wait_for_redis(self):
         """Every waiting request is answered, and the worker then leaves."""

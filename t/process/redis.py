@@ -3,15 +3,17 @@
 hangs, forgets, refuses or fills up."""
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
-from gateway import (SOAK, Case, Load, flood, free_port, main,  # noqa: E402
-                     redis_toml, request_bytes, rule, soon)
+from gateway import (SOAK, TMP, Case, Connection, Load, flood,  # noqa: E402
+                     free_port, main, redis_toml, request_bytes, rule, soon)
 
 
 def result(gw, kind):
@@ -37,7 +39,6 @@ class Together(Case):
         each = total // connections
 
         def one(number):
-            from gateway import Connection
             connection = Connection(gateways[number % len(gateways)].address,
                                     30)
             barrier.wait()
@@ -291,8 +292,33 @@ class Faults(Case):
         counts = load.stop()
         self.assertEqual(set(counts), {200})
         self.assertLess(load.slowest, 0.1 + 1)
+        self.assertLess(gw.idle(), 0.5)
         self.assertGreater(result(gw, "timeout"), 0)
         self.assertGreater(result(gw, "skipped"), result(gw, "timeout"))
+
+    def test_clients_that_leave_while_they_wait(self):
+        """What a request holds is given back when its client goes while
+        Redis hangs; nothing of it goes to the next ones."""
+        redis = self.redis()
+        gw = self.gateway(redis_toml(redis, timeout="1s", on_error="deny")
+                          + rule("r", "1/d", 5), workers=1,
+                          server="lua_check_client_abort on;")
+        gw.ask(ip="10.0.0.99")
+        for _ in range(3):
+            redis.freeze()
+            leavers = [Connection(gw.address) for _ in range(60)]
+            for i, connection in enumerate(leavers):
+                connection.send(ip="10.0.%d.1" % i)
+            time.sleep(0.1)
+            for connection in leavers:
+                connection.close()
+            time.sleep(0.1)
+            redis.thaw()
+            self.assertTrue(soon(
+                lambda: gw.ask(ip="10.9.9.9").status != 503, 3))
+        statuses = [gw.ask(ip="203.0.113.1").status for _ in range(7)]
+        self.assertEqual(statuses, [200] * 5 + [429] * 2)
+        self.assertLess(gw.idle(), 0.5)
 
     def test_b32_failing_open_is_seen(self):
         redis = self.redis()
@@ -376,6 +402,60 @@ class Faults(Case):
                 self.assertTrue(0 < ttl <= 61000, (key, ttl))
         if SOAK:
             self.assertTrue(soon(lambda: not redis.buckets(), 2 + 60, 1))
+
+
+class Ways(Case):
+    """The ways to reach a Redis."""
+
+    def limits(self, toml):
+        gw = self.gateway(toml + rule("r", "1/d", 5), workers=1)
+        statuses = [gw.ask().status for _ in range(7)]
+        self.assertEqual(statuses, [200] * 5 + [429] * 2)
+        return gw
+
+    def test_a_unix_socket(self):
+        redis = self.redis("--unixsocket", TMP + "/redis.sock")
+        self.limits(redis_toml(redis, url="unix://%s/redis.sock" % TMP,
+                               on_error="deny"))
+        self.assertEqual(len(redis.buckets()), 1)
+
+    def test_valkey_scheme(self):
+        redis = self.redis()
+        self.limits(redis_toml(redis, on_error="deny",
+                               url="valkey" + redis.url[5:]))
+        self.assertEqual(len(redis.buckets()), 1)
+
+    def test_tls(self):
+        """With the right authority; with another one nothing is believed."""
+        if not shutil.which("openssl"):
+            self.skipTest("openssl is not installed")
+
+        def openssl(*args):
+            subprocess.run(["openssl", *args], check=True, cwd=TMP,
+                           capture_output=True)
+
+        for name in ("ca", "other"):
+            openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days",
+                    "2", "-subj", "/CN=" + name, "-keyout", name + ".key",
+                    "-out", name + ".pem")
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj",
+                "/CN=localhost", "-keyout", "redis.key", "-out", "redis.csr")
+        with open(TMP + "/ext", "w") as f:
+            f.write("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        openssl("x509", "-req", "-in", "redis.csr", "-CA", "ca.pem", "-CAkey",
+                "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "ext",
+                "-out", "redis.pem")
+        port = free_port()
+        redis = self.redis("--tls-port", str(port), "--tls-cert-file",
+                           TMP + "/redis.pem", "--tls-key-file",
+                           TMP + "/redis.key", "--tls-auth-clients", "no")
+        toml = redis_toml(redis, on_error="deny",
+                          url="rediss://localhost:%d/0" % port)
+        self.limits(toml + 'tls = { ca_file = "%s/ca.pem" }\n' % TMP)
+        self.assertEqual(len(redis.buckets()), 1)
+        gw = self.gateway(toml + 'tls = { ca_file = "%s/other.pem" }\n' % TMP
+                          + rule("r", "1/d", 5), workers=1)
+        self.assertEqual(gw.ask().status, 503)
 
 
 class Memory(Case):
@@ -513,6 +593,46 @@ class Memory(Case):
                 if entry[3][0].upper() in ("SSCAN", "SMEMBERS", "EXEC",
                                            "ZSCAN", "HGETALL")]
         self.assertEqual(slow, [])
+
+
+class Room(Case):
+    def test_b64_no_room_for_a_list(self):
+        """The old list stays in force, loudly; with room again the new one
+        comes."""
+        if os.geteuid() != 0:
+            self.skipTest("mounting a small filesystem needs root")
+        mount = TMP + "/small"
+        os.makedirs(mount)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m",
+                               "tmpfs", mount], capture_output=True, text=True)
+        if done.returncode:
+            self.skipTest("no mount here: " + done.stderr.strip())
+        try:
+            redis = self.redis()
+            redis("SADD", "sluice:blocklist", "203.0.113.9")
+            gw = self.gateway('[store]\nurl = "%s"\n' % redis.url
+                              + rule("r", "1/d", 5), workers=2,
+                              shm=mount + "/sluice", size="4MiB")
+            self.assertTrue(soon(
+                lambda: gw.ask(ip="203.0.113.9").status == 403))
+            redis.many(["SADD", "sluice:blocklist", *(
+                "%d.%d.%d.%d" % (20 + (n >> 16), n >> 8 & 255, n & 255, m)
+                for m in range(1, 5))] for n in range(100000))
+            time.sleep(4)
+            self.assertEqual(gw.ask(ip="203.0.113.9").status, 403)
+            self.assertEqual(gw.ask(ip="198.51.100.1").status, 200)
+            self.assertRegex(gw.log(), r"\[(error|crit|warn)\].*(room|space)")
+            # Buckets are not touched by it.
+            statuses = [gw.ask(ip="10.0.0.1").status for _ in range(6)]
+            self.assertEqual(statuses, [200] * 5 + [429])
+            redis("DEL", "sluice:blocklist")
+            redis("SADD", "sluice:blocklist", "203.0.113.10")
+            self.assertTrue(soon(
+                lambda: gw.ask(ip="203.0.113.10").status == 403, 4))
+            self.assertEqual(gw.ask(ip="203.0.113.9").status, 200)
+            gw.stop()
+        finally:
+            subprocess.run(["umount", "-l", mount])
 
 
 def chunks(items, size):
