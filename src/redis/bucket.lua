@@ -7,8 +7,12 @@
 -- reply               now_us admitted, then for each bucket: fits (1) +
 --                     damaged (2), whole tokens remaining, wait_us.
 --                     All are integers below 2^53.
+--
+-- Nothing but the three commands is worth its time here, so: no number is read
+-- or printed that need not be, and a single bucket makes no table of its own.
 
-local min, max, ceil, floor = math.min, math.max, math.ceil, math.floor
+local ceil, floor = math.ceil, math.floor
+local match, format = string.match, string.format
 
 local TINY = 1 / 8192
 local MAX_EMISSION_US = 366 * 86400 * 1000000
@@ -16,26 +20,30 @@ local MAX_EMISSION_US = 366 * 86400 * 1000000
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local admitted = 1
-local looks = {}
 
-for i = 1, #KEYS do
+
+-- The bucket before anything is spent.
+local function look(i)
     local a = 5 * i - 5
-    local emission, capacity, cost = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
-    local since = min(tonumber(ARGV[a + 4]), now)
+    local rate = ARGV[a + 1]
+    local emission, capacity, cost = tonumber(rate), tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
     local spent, at, changed, damaged = 0, now, false, 0
 
     local value = redis.pcall('GET', KEYS[i])
     if type(value) == 'table' then
         if not string.find(value.err, 'WRONGTYPE', 1, true) then
-            return value
+            -- Raised as the error that it is.
+            redis.call('GET', KEYS[i])
         end
         value = ''
     end
     if value then
         local s, t, e
         if #value <= 80 then
-            s, t, e = string.match(value, '^(%d[%d.]*) (%d+) (%d[%d.]*)$')
-            s, t, e = tonumber(s), tonumber(t), tonumber(e)
+            s, t, e = match(value, '^(%d[%d.]*) (%d+) (%d[%d.]*)$')
+            s, t = tonumber(s), tonumber(t)
+            -- The same text is the same number; most are.
+            e = e == rate and emission or tonumber(e)
         end
         if s and t and e and s <= 1000000000 and t < 9007199254740992
             and e >= 1 and e <= MAX_EMISSION_US
@@ -45,8 +53,9 @@ for i = 1, #KEYS do
                 at, changed = now, true
             end
             if e ~= emission or spent > capacity then
+                local since = math.min(tonumber(ARGV[a + 4]), now)
                 if at < since then
-                    spent = min(max(spent - (since - at) / e, 0), capacity)
+                    spent = math.min(math.max(spent - (since - at) / e, 0), capacity)
                     at, changed = since, true
                 elseif e ~= emission then
                     changed = true
@@ -60,27 +69,30 @@ for i = 1, #KEYS do
         end
     end
 
-    local seen = max(min(spent, capacity) - (now - at) / emission, 0)
+    local seen = (spent < capacity and spent or capacity) - (now - at) / emission
+    if seen < 0 then
+        seen = 0
+    end
     local fits = seen <= capacity - cost
     if not fits and ARGV[a + 5] == '0' then
         admitted = 0
     end
-    looks[i] = { emission, capacity, cost, spent, at, changed, damaged, seen, fits }
+    return emission, capacity, cost, spent, at, changed, damaged, seen, fits
 end
 
-local reply = { now, admitted }
-for i = 1, #KEYS do
-    local emission, capacity, cost, spent, at, changed, damaged, seen, fits = unpack(looks[i])
+
+-- Spends if all admit, writes what has changed, and answers.
+local function conclude(i, emission, capacity, cost, spent, at, changed, damaged, seen, fits)
     local write = changed and seen > 0
     local wait
     if fits then
         if admitted == 1 then
             spent = (seen > 0 and spent - (now - at) / emission or 0) + cost
-            at, seen, write = now, min(spent, capacity), true
+            at, seen, write = now, spent < capacity and spent or capacity, true
         end
         wait = ceil(seen * emission)
     else
-        local top, target = min(spent, capacity), capacity - cost
+        local top, target = spent < capacity and spent or capacity, capacity - cost
         local after = ceil((top - target) * emission)
         if top - after / emission > target then
             after = after + 1
@@ -88,12 +100,27 @@ for i = 1, #KEYS do
         wait = at + after - now
     end
     if write then
-        local left = ceil((min(spent, capacity) * emission - (now - at)) / 1000)
-        redis.call('SET', KEYS[i], string.format('%.17g %.0f %.17g', spent, at, emission),
-            'PX', string.format('%.0f', max(left, 0) + 60000))
+        local top = spent < capacity and spent or capacity
+        local left = ceil((top * emission - (now - at)) / 1000)
+        redis.call('SET', KEYS[i], format('%.17g %d %s', spent, at, ARGV[5 * i - 4]),
+            'PX', format('%d', (left > 0 and left or 0) + 60000))
     end
-    reply[3 * i] = (fits and 1 or 0) + damaged
-    reply[3 * i + 1] = floor(capacity - seen)
-    reply[3 * i + 2] = wait
+    return (fits and 1 or 0) + damaged, floor(capacity - seen), wait
+end
+
+
+local n = #KEYS
+if n == 1 then
+    local emission, capacity, cost, spent, at, changed, damaged, seen, fits = look(1)
+    return { now, admitted, conclude(1, emission, capacity, cost, spent, at, changed, damaged,
+        seen, fits) }
+end
+local looks = {}
+for i = 1, n do
+    looks[i] = { look(i) }
+end
+local reply = { now, admitted }
+for i = 1, n do
+    reply[3 * i], reply[3 * i + 1], reply[3 * i + 2] = conclude(i, unpack(looks[i]))
 end
 return reply
