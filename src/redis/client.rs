@@ -16,94 +16,43 @@ use super::breaker::Breaker;
 use super::connect::{Connector, Link};
 pub use super::errors::StoreError;
 use super::errors::{Judgement, judge};
+pub use super::health::Health;
+use super::keeper::keep;
 use super::scripts::{self, Arguments, BUCKET, BucketAsk, Reply};
 use crate::domain::config::Store;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use std::cell::RefCell;
-use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::select;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
-use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 
 /// For connecting in the background, where no request waits.
-const CONNECT: Duration = Duration::from_secs(1);
-const SILENT: Duration = Duration::from_secs(1);
-const IDLE: Duration = Duration::from_secs(10);
-/// A connection that is lost sooner than this is not made anew at once.
-const BRIEF: Duration = Duration::from_millis(50);
-
-/// What nginx's thread may read without asking this one.
-#[derive(Debug)]
-pub struct Health {
-    /// The breaker is closed: worth asking. True until the first failure.
-    pub up: AtomicBool,
-    /// How often `up` has changed.
-    changes: AtomicU64,
-    error: Mutex<Option<String>>,
-}
-
-impl Health {
-    fn new() -> Health {
-        Health {
-            up: AtomicBool::new(true),
-            changes: AtomicU64::new(0),
-            error: Mutex::new(None),
-        }
-    }
-
-    pub fn is_up(&self) -> bool {
-        // Relaxed: a request that sees it late asks or skips once more.
-        self.up.load(Ordering::Relaxed)
-    }
-
-    /// Odd while it is down. Says whether there is something new to log.
-    pub fn changes(&self) -> u64 {
-        // Relaxed: the text has its own lock.
-        self.changes.load(Ordering::Relaxed)
-    }
-
-    /// Why it is not up, or was not the last time.
-    pub fn last_error(&self) -> Option<String> {
-        self.error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    fn set(&self, up: bool) {
-        if self.up.swap(up, Ordering::Relaxed) != up {
-            self.changes.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn note(&self, error: String) {
-        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-    }
-}
+pub(super) const CONNECT: Duration = Duration::from_secs(1);
+/// A connection that has said nothing for so long is not relied on when something is wrong.
+pub(super) const SILENT: Duration = Duration::from_secs(1);
 
 /// Lives in the worker's background thread, on its current-thread runtime,
 /// inside a `LocalSet`. Clones share the connection; with the last one it closes.
 #[derive(Clone)]
 pub struct Client(Rc<Inner>);
 
-struct Inner {
+pub(super) struct Inner {
     connector: Connector,
-    health: Arc<Health>,
-    breaker: RefCell<Breaker>,
-    link: RefCell<Option<Rc<Link>>>,
+    pub(super) health: Arc<Health>,
+    pub(super) breaker: RefCell<Breaker>,
+    pub(super) link: RefCell<Option<Rc<Link>>>,
     /// Something for those who wait for a connection: one was made, or an attempt failed.
-    changed: Notify,
+    pub(super) changed: Notify,
     /// Something for the keeper: the breaker opened.
     work: Rc<Notify>,
     probe: Arguments,
     /// The key of the bans.
     bans: String,
     timeout: Duration,
-    start: Instant,
+    pub(super) start: Instant,
 }
 
 impl Client {
@@ -264,7 +213,7 @@ impl Inner {
         self.start.elapsed()
     }
 
-    fn live(&self) -> Option<Rc<Link>> {
+    pub(super) fn live(&self) -> Option<Rc<Link>> {
         self.link.borrow().clone().filter(|link| !link.is_closed())
     }
 
@@ -304,7 +253,7 @@ impl Inner {
     }
 
     /// An attempt failed.
-    fn attempt_failed(&self, error: &StoreError) {
+    pub(super) fn attempt_failed(&self, error: &StoreError) {
         self.breaker.borrow_mut().attempt_failed(self.now());
         self.opened(error);
     }
@@ -317,7 +266,7 @@ impl Inner {
     }
 
     /// Connects and sees that the script runs.
-    async fn connect(&self) -> Result<Link, Judgement> {
+    pub(super) async fn connect(&self) -> Result<Link, Judgement> {
         let link = timeout(CONNECT, self.connector.open()).await;
         let link = link
             .map_err(|_| connect_late())?
@@ -332,7 +281,7 @@ impl Inner {
     }
 
     /// What a request does, within a request's budget, for the breaker.
-    async fn probe(&self, link: &Link) -> Result<(), Judgement> {
+    pub(super) async fn probe(&self, link: &Link) -> Result<(), Judgement> {
         let run = async { BUCKET.run(&mut link.mux(), &self.probe).await };
         match timeout(self.timeout.min(SILENT), run).await {
             Ok(Ok(_)) => {
@@ -370,76 +319,4 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.work.notify_one();
     }
-}
-
-/// The task that keeps the connection, until the client is gone.
-async fn keep(client: Weak<Inner>, work: Rc<Notify>) {
-    while let Some(inner) = client.upgrade() {
-        let next = inner
-            .breaker
-            .borrow()
-            .next_attempt()
-            .map(|next| inner.start + next);
-        match (next, inner.live()) {
-            (Some(next), _) if next > Instant::now() => {
-                drop(inner);
-                select! { () = sleep_until(next.into()) => {}, () = work.notified() => {} }
-            }
-            (None, Some(link)) => {
-                drop(inner);
-                attend(&link, &work).await;
-            }
-            _ => attempt(&inner).await,
-        }
-    }
-}
-
-/// Stays by a connection while all is well.
-async fn attend(link: &Link, work: &Notify) {
-    let idle = link.last_reply() + IDLE;
-    select! {
-        () = work.notified() => {}
-        () = link.closed() => sleep_until((link.opened() + BRIEF).into()).await,
-        () = sleep_until(idle.into()) => {
-            if link.last_reply().elapsed() < IDLE {
-                return;
-            }
-            let run = async { BUCKET.run(&mut link.mux(), &Arguments::default()).await };
-            match timeout(CONNECT, run).await {
-                Ok(Ok(_)) => link.note_reply(),
-                // The next connection will tell what is wrong.
-                _ => link.close(),
-            }
-        }
-    }
-}
-
-/// Connects where there is no connection to rely on; when the breaker is open, closes it if that works.
-async fn attempt(inner: &Inner) {
-    let open = inner.breaker.borrow().is_open();
-    let link = inner
-        .live()
-        .filter(|link| link.last_reply().elapsed() < SILENT);
-    let link = match link {
-        Some(link) => link,
-        None => {
-            inner.link.replace(None);
-            match inner.connect().await {
-                Ok(link) => Rc::new(link),
-                Err(judgement) => return inner.attempt_failed(&judgement.error),
-            }
-        }
-    };
-    inner.link.replace(Some(link.clone()));
-    if open {
-        if let Err(judgement) = inner.probe(&link).await {
-            if judgement.reconnect {
-                link.close();
-            }
-            return inner.attempt_failed(&judgement.error);
-        }
-        inner.breaker.borrow_mut().attempt_succeeded();
-        inner.health.set(true);
-    }
-    inner.changed.notify_waiters();
 }

@@ -13,6 +13,8 @@ pub mod breaker;
 pub mod client;
 mod connect;
 mod errors;
+mod health;
+mod keeper;
 pub mod scripts;
 pub mod sync;
 mod tls;

@@ -1,7 +1,9 @@
 //! Against a real Redis, and the scripts in an embedded LuaJIT.
 mod client;
+mod recorder;
 mod script;
 mod sync;
+mod sync_trouble;
 mod trouble;
 
 use super::client::Client;
