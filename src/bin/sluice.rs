@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 good, 1 the command found something wrong or failed, 2 wrong
 //! usage. Results go to stdout, everything else to stderr.
+mod ban;
 mod check;
 
 use std::ffi::OsString;
@@ -10,6 +11,8 @@ use std::process::ExitCode;
 
 const HELP: &str = "\
 Usage: sluice check FILE
+       sluice ban FILE SUBJECT [TIME]
+       sluice unban FILE SUBJECT
 
 Commands:
   check FILE   Read the configuration FILE (.toml or .json), and the list, password
@@ -17,6 +20,11 @@ Commands:
                Each error is one line on stderr, `FILE: FIELD: what is wrong`; a line
                that starts with `warning:` is only a warning. Exit code 0: good;
                1: bad or unreadable; 2: wrong usage.
+  ban FILE SUBJECT [TIME]
+               Block an address, a CIDR or user:<id> on all gateways of the store that
+               FILE names, for TIME (`90`, seconds, or `10m`, `7d`), or for ever.
+  unban FILE SUBJECT
+               Lift a ban; lists are not touched.
 
 Options:
   -h, --help      Print this.
@@ -62,6 +70,20 @@ fn run(mut arguments: lexopt::Parser) -> Outcome {
             Ok(None) => say(HELP),
             Err(problem) => Outcome::Usage(problem),
         },
+        Some("ban") => match some_operands(&mut arguments) {
+            Ok(Some(v)) => match v.as_slice() {
+                [file, subject] => ban::ban(file, subject, None),
+                [file, subject, time] => ban::ban(file, subject, Some(time)),
+                _ => Outcome::Usage("ban takes FILE SUBJECT [TIME]".into()),
+            },
+            Ok(None) => say(HELP),
+            Err(problem) => Outcome::Usage(problem),
+        },
+        Some("unban") => match operands(&mut arguments, ["FILE", "SUBJECT"]) {
+            Ok(Some([file, subject])) => ban::unban(&file, &subject),
+            Ok(None) => say(HELP),
+            Err(problem) => Outcome::Usage(problem),
+        },
         _ => Outcome::Usage(format!(
             "there is no command {:?}",
             command.to_string_lossy()
@@ -75,6 +97,21 @@ fn operands<const N: usize>(
     arguments: &mut lexopt::Parser,
     names: [&str; N],
 ) -> Result<Option<[OsString; N]>, String> {
+    let Some(values) = some_operands(arguments)? else {
+        return Ok(None);
+    };
+    let count = values.len();
+    values
+        .try_into()
+        .map(Some)
+        .map_err(|_| match names.get(count) {
+            Some(missing) => format!("{missing} is missing"),
+            None => format!("there are too many arguments ({count}, not {N})"),
+        })
+}
+
+/// The rest of the command line without options. `None`: help is asked for.
+fn some_operands(arguments: &mut lexopt::Parser) -> Result<Option<Vec<OsString>>, String> {
     use lexopt::prelude::*;
     let mut values = Vec::new();
     while let Some(argument) = arguments.next().map_err(|error| error.to_string())? {
@@ -84,14 +121,7 @@ fn operands<const N: usize>(
             other => return Err(other.unexpected().to_string()),
         }
     }
-    let count = values.len();
-    values
-        .try_into()
-        .map(Some)
-        .map_err(|_| match names.get(count) {
-            Some(missing) => format!("{missing} is missing"),
-            None => format!("there are too many arguments ({count}, not {N})"),
-        })
+    Ok(Some(values))
 }
 
 /// Prints what an option asks for, which must stand alone.

@@ -158,38 +158,39 @@ fn subject(text: &[u8], out: &mut Answer) -> Option<Subject> {
     }
 }
 
+/// The Unix second at which a ban of so many seconds ends; `None`: never.
+pub fn ban_end(seconds: Option<f64>) -> Result<Option<u64>, String> {
+    match seconds {
+        None => Ok(None),
+        Some(s) if s > 0.0 && s <= BAN_S => Ok(Some(unix_now() + s.ceil() as u64)),
+        Some(s) => Err(format!(
+            "seconds must be above 0 and at most {BAN_S} (10 years), not {s}"
+        )),
+    }
+}
+
 /// `seconds` -1: for ever.
 pub fn ban(w: &mut Worker, text: &[u8], seconds: f64, out: &mut Answer) {
     out.proceed();
     let Some(subject) = subject(text, out) else {
         return;
     };
-    let forever = seconds == -1.0;
-    // NaN is neither.
-    let fits = seconds > 0.0 && seconds <= BAN_S;
-    if !forever && !fits {
-        return out.fault(&format!(
-            "sluice: ban(): seconds must be above 0 and at most {BAN_S} (10 years), or nil for \
-             ever, not {seconds}"
-        ));
-    }
+    let seconds = (seconds != -1.0).then_some(seconds);
+    let until_unix = match ban_end(seconds) {
+        Ok(until) => until,
+        Err(e) => return out.fault(&format!("sluice: ban(): {e}, or nil for ever")),
+    };
     if w.setup.config.store.url.is_none() {
-        let until = if forever {
-            u64::MAX
-        } else {
-            unix_now() + seconds.ceil() as u64
-        };
-        if let Err(e) = w.region.ban(&subject, until) {
+        if let Err(e) = w.region.ban(&subject, until_unix.unwrap_or(u64::MAX)) {
             out.fault(&format!("sluice: ban(): {e}"));
         }
         return;
     }
-    let until_unix = (!forever).then(|| (unix_now() as f64 + seconds).ceil());
-    let member = subject.to_string();
+    let member = subject.member();
     write(w, out, |ticket, deadline| Job::Ban {
         ticket,
         member,
-        until_unix,
+        until_unix: until_unix.map(|s| s as f64),
         deadline,
     });
 }
@@ -205,7 +206,7 @@ pub fn unban(w: &mut Worker, text: &[u8], out: &mut Answer) {
         }
         return;
     }
-    let member = subject.to_string();
+    let member = subject.member();
     write(w, out, |ticket, deadline| Job::Unban {
         ticket,
         member,

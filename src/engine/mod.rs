@@ -8,7 +8,7 @@
 //! - `check`: `check()`, `ban()`, `unban()`.
 //! - `thread`: asking Redis beside nginx; `sync`: following configuration and
 //!   lists, with `rules`, `publish`, `files`, `current`.
-//! - `status`, `metrics`: what operators see.
+//! - `status`, `metrics`: what operators see; `tool`: what the tool does beside nginx.
 
 pub mod answer;
 pub mod buckets;
@@ -30,6 +30,7 @@ pub mod status;
 pub mod sync;
 pub mod thread;
 pub mod ticket;
+pub mod tool;
 pub mod worker;
 
 #[cfg(test)]

@@ -26,13 +26,13 @@ pub enum Job {
     },
     Ban {
         ticket: TicketId,
-        member: String,
+        member: Vec<u8>,
         until_unix: Option<f64>,
         deadline: Instant,
     },
     Unban {
         ticket: TicketId,
-        member: String,
+        member: Vec<u8>,
         deadline: Instant,
     },
 }

@@ -105,7 +105,7 @@ impl Client {
     /// Writes `member` to `<prefix>:bans`. `until_unix` `None`: for ever.
     pub async fn ban(
         &self,
-        member: &str,
+        member: &[u8],
         until_unix: Option<f64>,
         deadline: Instant,
     ) -> Result<(), StoreError> {
@@ -119,7 +119,7 @@ impl Client {
     }
 
     /// Whether it was there.
-    pub async fn unban(&self, member: &str, deadline: Instant) -> Result<bool, StoreError> {
+    pub async fn unban(&self, member: &[u8], deadline: Instant) -> Result<bool, StoreError> {
         let mut command = redis::cmd("ZREM");
         command.arg(&self.0.bans).arg(member);
         Ok(self.command(&command, deadline).await? == Value::Int(1))

@@ -201,24 +201,24 @@ fn bans_are_written_and_taken_back() {
     in_thread(async || {
         let client = client(&server.url());
         client
-            .ban("203.0.113.9", None, soon())
+            .ban(b"203.0.113.9", None, soon())
             .await
             .expect("banned");
         client
-            .ban("user:alice", Some(1_900_000_000.0), soon())
+            .ban(b"user:alice", Some(1_900_000_000.0), soon())
             .await
             .expect("banned");
         let bans: Vec<String> = server.run("ZRANGE sluice:bans 0 -1 WITHSCORES");
         assert_eq!(bans, ["user:alice", "1900000000", "203.0.113.9", "inf"]);
-        assert_eq!(client.unban("203.0.113.9", soon()).await, Ok(true));
-        assert_eq!(client.unban("203.0.113.9", soon()).await, Ok(false));
+        assert_eq!(client.unban(b"203.0.113.9", soon()).await, Ok(true));
+        assert_eq!(client.unban(b"203.0.113.9", soon()).await, Ok(false));
         let _: () = server.run("SET sluice:bans text");
         for _ in 0..5 {
-            let refused = client.ban("user:bob", None, soon()).await;
+            let refused = client.ban(b"user:bob", None, soon()).await;
             assert!(matches!(&refused, Err(StoreError::Script(why)) if why.contains("WRONGTYPE")));
         }
         let _: () = server.run("ACL SETUSER default -zadd");
-        let refused = client.ban("user:bob", None, soon()).await;
+        let refused = client.ban(b"user:bob", None, soon()).await;
         assert!(matches!(&refused, Err(StoreError::Unavailable(why)) if why.contains("ZADD")));
         assert!(client.health().is_up(), "decisions are not bans");
     });
