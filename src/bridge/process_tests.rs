@@ -62,10 +62,9 @@ fn carries_everything_in_order_with_few_bytes() {
     assert!(taken.iter().copied().eq(0..100_000));
     assert!(bytes < 100_000, "one byte for many");
     waker.close();
-    assert_eq!(
-        reader.read_to_end(&mut Vec::new()).ok().map(|n| n <= 1),
-        Some(true)
-    );
+    // One byte that was on its way, and the one that greeted the reader.
+    let left = reader.read_to_end(&mut Vec::new());
+    assert!(left.expect("closed") <= 2);
     thread.join().expect("ended");
     assert!(!path.exists());
     // A late push is no harm.
