@@ -637,7 +637,8 @@ local said = table.concat(counts, " ")
 say(said == "200 200 429 429" or said == "503 503 503 503")
 local m = metrics()
 say(said:find("503") == nil
-    or (m['sluice_store_requests_total{result="error"}'] or 0) > 0)
+    or m['sluice_store_requests_total{result="error"}']
+        + m['sluice_store_requests_total{result="skipped"}'] > 0)
 --- response_body
 true
 true
