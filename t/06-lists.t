@@ -236,6 +236,35 @@ end
 
 
 
+=== a glob finds what comes and goes later
+--- user_files
+>>> lists/a.txt
+203.0.113.1
+--- toml
+[lists]
+blocklist = ["$TEST_NGINX_SERVROOT/html/lists/*.txt"]
+--- driver
+local function blocked(i)
+    return GET("/", "203.0.113." .. i).status == 403
+end
+say(blocked(1), blocked(2))
+local path = "$TEST_NGINX_SERVROOT/html/lists/"
+local f = assert(io.open(path .. "b.txt", "w"))
+f:write("203.0.113.2\n")
+f:close()
+say(within(3, function() return blocked(2) end), blocked(1))
+os.remove(path .. "a.txt")
+say(within(3, function() return not blocked(1) end), blocked(2))
+--- timeout: 20
+--- response_body
+true false
+true true
+true true
+--- no_error_log
+[error]
+
+
+
 === a list file is read again when it changes
 --- user_files
 >>> list.txt

@@ -244,6 +244,37 @@ no
 
 
 
+=== body = "problem": an error_page of the site does not replace it
+--- toml
+[lists]
+blocklist = ["198.51.100.66"]
+[[rules]]
+name = "login"
+rate = "2/m"
+capacity = 1
+--- config
+    error_page 403 429 /page.html;
+    location = /page.html {
+        internal;
+        content_by_lua_block { ngx.print("page\n") }
+    }
+--- driver
+GET("/")
+for _, from in ipairs { "198.51.100.1", "198.51.100.66" } do
+    local answer = GET("/", from)
+    show(answer, "content-type")
+    say(decode(answer.body).status)
+end
+--- response_body
+429 limited login application/problem+json
+429
+403 blocked application/problem+json
+403
+--- no_error_log
+[error]
+
+
+
 === an upstream's own answer keeps our fields, and only ours once
 --- toml
 [[rules]]
@@ -377,6 +408,33 @@ end
 true true 100
 true true 100
 true true 101
+
+
+
+=== the log format of sluice.conf
+--- toml
+[[rules]]
+name = "login"
+rate = "1/d"
+capacity = 1
+--- config
+    access_log $TEST_NGINX_SERVER_ROOT/logs/sluice.log sluice;
+--- driver
+GET("/")
+GET("/")
+sleep(0.1)
+for line in io.lines("$TEST_NGINX_SERVROOT/logs/sluice.log") do
+    if line:find("GET / ", 1, true) then
+        say(line:match("verdict=%S+"), line:match("rule=%S+"),
+            line:match("client=%S+"), line:match("wait_ms=%S+"),
+            line:match("upstream_s=%S+"))
+    end
+end
+--- response_body
+verdict=pass rule=login client=198.51.100.1 wait_ms=- upstream_s=-
+verdict=limited rule=login client=198.51.100.1 wait_ms=- upstream_s=-
+--- no_error_log
+[error]
 
 
 

@@ -311,6 +311,37 @@ true
 
 
 
+=== more rules than there can be: an error, and nothing falls over
+--- redis
+--- toml
+[store]
+url = "redis://127.0.0.1:$REDIS_PORT/0"
+[[rules]]
+name = "r"
+match = { path = "/r" }
+rate = "1/d"
+capacity = 50
+--- driver
+local args = { "HSET", "sluice:config" }
+for i = 1, 700 do
+    args[#args + 1] = "rule:many" .. i
+    args[#args + 1] = '{"match":{"path":"/m' .. i .. '"},"rate":"1/d","capacity":6}'
+end
+redis(unpack(args))
+say(within(3, function() return #status().config.errors > 0 end))
+say(GET("/r").status, GET("/other").status)
+redis("DEL", "sluice:config")
+say(within(2, function() return #status().config.errors == 0 end))
+show(GET("/r"), "ratelimit-policy")
+--- timeout: 20
+--- response_body
+true
+200 200
+true
+200 pass "r";q=50;w=4320000
+
+
+
 === mode
 --- redis
 --- toml

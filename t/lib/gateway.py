@@ -459,10 +459,10 @@ class Gateway:
         return [NGINX, "-e", self.prefix + "/error.log", "-p", self.prefix,
                 "-c", self.prefix + "/nginx.conf"]
 
-    def start(self):
+    def start(self, as_user=None):
         self.write()
         if self.values["daemon"] == "off":
-            self.child = subprocess.Popen(self.command(),
+            self.child = subprocess.Popen(self.command(), user=as_user,
                                           stderr=subprocess.DEVNULL)
         else:
             with open(self.prefix + "/stderr", "wb+") as err:

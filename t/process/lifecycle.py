@@ -11,8 +11,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
-from gateway import (SHM, SOAK, TMP, Case, Connection, Load, NGINX,  # noqa: E402
-                     StartError, alive, children, main, rss_kb, rule, soon)
+from gateway import (LIB, LUA, SHM, SOAK, TMP, Case,  # noqa: E402
+                     Connection, Load, StartError, alive, children, main, rss_kb, rule, soon)
 
 DAY = rule("day", "1/d", 5) + rule("site", "1/d", 300, key=[],
                                    match='{ path = "/site" }')
@@ -129,6 +129,23 @@ class Reloads(Case):
         said = [gw.ask().status for _ in range(12)]
         self.assertEqual(said, [200] * 10 + [429] * 2)
         self.assertEqual(gw.ask(path="/d", ip="198.51.100.2").status, 429)
+
+    def test_more_and_fewer_workers(self):
+        redis = self.redis()
+        gw = self.gateway('[store]\nurl = "%s"\n' % redis.url + DAY)
+        for _ in range(5):
+            gw.ask()
+        for n, count in enumerate((1, 7, 2)):
+            gw.values["workers"] = gw.workers_wanted = count
+            gw.write()
+            gw.hup()
+            self.assertTrue(soon(lambda: not gw.leavers()))
+            self.assertTrue(soon(
+                lambda: len(gw.status()["workers"]) == count))
+            self.assertEqual(gw.ask().status, 429)
+            ip = "203.0.113.%d" % n
+            redis("SADD", "sluice:blocklist", ip)
+            self.assertTrue(soon(lambda: gw.ask(ip=ip).status == 403, 3))
 
     def test_b86_the_same_winner_after_every_reload(self):
         gw = self.gateway(rule("b", "1/d", 5) + rule("a", "1/d", 5), workers=2)
@@ -458,6 +475,49 @@ class Regions(Case):
         gw.hup()
         self.assertEqual(gw.ask().status, 429)
         self.assertEqual(gw.ask(ip="192.0.2.7").status, 403)
+
+    def test_a_gateway_that_is_not_root_at_all(self):
+        if os.geteuid() != 0:
+            self.skipTest("becoming another user needs root")
+        gw = self.idle_gateway(DAY, workers=2, user="", daemon="off")
+        try:
+            gw.start(as_user=65534)
+        except StartError:
+            for path in (LIB, LUA):
+                if subprocess.run(["cat", path + "/."], user=65534,
+                                  stderr=subprocess.PIPE).stderr.count(
+                                      b"denied"):
+                    self.skipTest("nobody cannot read " + path)
+            raise
+        said = [gw.ask().status for _ in range(6)]
+        self.assertEqual(said, [200] * 5 + [429])
+        self.assertIn("true", gw.call('return sluice.ban("192.0.2.7", 60)'))
+        self.assertEqual(gw.ask(ip="192.0.2.7").status, 403)
+        self.assertEqual(os.stat(gw.shm).st_uid, 65534)
+        gw.stop()
+        gw.start(as_user=65534)
+        self.assertEqual(gw.ask().status, 429)
+
+    def test_a_list_file_that_workers_may_no_longer_read(self):
+        """Its last content stays in force, and that is said."""
+        if os.geteuid() != 0:
+            self.skipTest("another user for the workers needs root")
+        path = TMP + "/private.txt"
+        with open(path, "w") as f:
+            f.write("203.0.113.1\n")
+        os.chmod(path, 0o600)
+        gw = self.gateway('[lists]\nblocklist = ["%s"]\n' % path + DAY,
+                          workers=2, user="user nobody nogroup;")
+        self.assertEqual(gw.ask(ip="203.0.113.1").status, 403)
+        with open(path, "w") as f:
+            f.write("203.0.113.2\n")
+        self.assertTrue(soon(lambda: path in gw.log(), 4))
+        self.assertEqual(gw.ask(ip="203.0.113.1").status, 403)
+        self.assertEqual(gw.ask(ip="203.0.113.2").status, 200)
+        # The master may: a reload reads it.
+        gw.hup()
+        self.assertEqual(gw.ask(ip="203.0.113.1").status, 200)
+        self.assertEqual(gw.ask(ip="203.0.113.2").status, 403)
 
     def test_its_file_taken_away_while_it_runs(self):
         """What is mapped goes on; after a reload nothing crashes."""

@@ -68,7 +68,9 @@ class Together(Case):
     def test_gateways_share_while_redis_is_away(self):
         """Two seen, Redis gone: each lets half of the limit pass."""
         redis = self.redis()
-        toml = redis_toml(redis) + rule("r", "2/d", 10)
+        toml = redis_toml(redis) + rule("r", "2/d", 10) \
+            + rule("dear", "2/d", 10, cost=8, match='{path="/dear"}',
+                   key=["ip", "path"])
         pair = [self.gateway(toml, workers=2), self.gateway(toml, workers=2)]
         self.assertTrue(soon(lambda: redis("ZCARD", "sluice:gateways") == 2))
         # Until both have seen both: the heartbeat's interval.
@@ -80,6 +82,10 @@ class Together(Case):
             self.assertEqual(
                 gw.ask(ip="203.0.113.5").headers["ratelimit-policy"],
                 '"r";q=5;w=432000')
+            # Never less than a request costs.
+            statuses = [gw.ask(path="/dear", ip="203.0.113.6").status
+                        for _ in range(2)]
+            self.assertEqual(statuses, [200, 429])
 
     def test_b66_changes_reach_every_worker_of_every_gateway(self):
         redis = self.redis()
@@ -525,6 +531,20 @@ class Memory(Case):
         self.assertIn(";q=50;", gw.ask(
             ip="10.9.9.11").headers["ratelimit-policy"])
         self.assertEqual(set(load.stop()), {200})
+
+    def test_redis_that_comes_after_the_gateway(self):
+        redis = self.redis()
+        redis.kill()
+        gw = self.gateway(redis_toml(redis) + rule("r", "1/d", 50), workers=2)
+        self.assertEqual(gw.ask().status, 200)
+        redis.start()
+        redis("HSET", "sluice:config", "rule:r",
+              '{"rate":"1/d","capacity":7}')
+        redis("SADD", "sluice:blocklist", "203.0.113.9")
+        redis("ZADD", "sluice:bans", "+inf", "203.0.113.10")
+        self.assertTrue(soon(lambda: self.holds(gw), 5))
+        gw.ask(ip="10.0.0.1")
+        self.assertTrue(redis.buckets())
 
     def test_a_change_made_while_redis_was_unreachable(self):
         """B66: in force soon after it is back."""
