@@ -381,7 +381,7 @@ impl<'r> Exchange<'r> for Request {
         let joined: Option<&[u8]> = match name {
             "cookie" => Some(b"http_cookie"),
             "x-forwarded-for" => Some(b"http_x_forwarded_for"),
-            // Never repeated: nginx refuses a second Host line and keeps the last User-Agent.
+            // nginx goes by one line of several; so does the checked fallback.
             "user-agent" => Some(b"http_user_agent"),
             _ => None,
         };

@@ -199,7 +199,10 @@ function _M.access(options, out)
     for i = 1, #names do
         local name = names[i]
         local value
-        if kinds[i] == "h" then
+        if kinds[i] == "h" and lower(name) == "user-agent" then
+            -- The one line of several that nginx itself goes by.
+            value = ngx.var.http_user_agent
+        elseif kinds[i] == "h" then
             headers = headers or ngx.req.get_headers(0)
             value = joined(headers, lower(name))
         else
