@@ -3,8 +3,10 @@
 gateway that reads requests through ngx.var answers each as one that reads
 them itself."""
 import contextlib
+import ipaddress
 import os
 import random
+import re
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
@@ -79,6 +81,41 @@ def request(chance):
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body, method
 
 
+def address(text):
+    """One hop: an address, or None."""
+    text = text.strip(" \t")
+    found = re.fullmatch(r"\[([^\]]*)\](?::\d{1,5})?", text)
+    if found:
+        text = found.group(1)
+        if ":" not in text:
+            return None
+    elif text.count(":") == 1:
+        text, _, port = text.partition(":")
+        if not re.fullmatch(r"\d{1,5}", port):
+            return None
+    try:
+        ip = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(ip, "ipv4_mapped", None) or ip
+
+
+def client(chain):
+    """Whom the contract takes for the client: from the right, over trusted
+    hops; a malformed one ends the walk at the last good."""
+    trusted = [ipaddress.ip_network(n) for n in ("127.0.0.1/32", "10.0.0.0/8",
+                                                 "2001:db8::/32")]
+    last = ipaddress.ip_address("127.0.0.1")
+    for hop in reversed(chain.split(",") if chain.strip() else []):
+        ip = address(hop)
+        if ip is None:
+            return str(last)
+        last = ip
+        if not any(ip in net for net in trusted):
+            break
+    return str(last)
+
+
 class Odd(Case):
 
     def ask(self, gw, data, method):
@@ -98,6 +135,27 @@ class Odd(Case):
             return "closed"
         finally:
             connection.close()
+
+    def test_the_client_is_whom_the_contract_says(self):
+        gw = self.gateway(TOML, workers=2)
+        chance = random.Random(21)
+        hops = [a for a in ADDRESSES if "%" not in a and a != ","] + [
+            "10.2.2.2", "10.3.3.3:80", " 10.4.4.4 ", "[2001:db8::9]",
+            "[2001:db8::9]:1", "127.0.0.1", "[1.2.3.4]", "1.2.3.4:",
+            "1.2.3.4:x", "[::1", "::1]", "1.2.3", "2001:db8::1::2"]
+        connection = Connection(gw.address)
+        seen = set()
+        for n in range(20000 if SOAK else 4000):
+            lines = [",".join(chance.choice(hops) for _ in range(
+                chance.choice((1, 1, 2, 3, 5)))) for _ in range(
+                    chance.choice((1, 1, 1, 2, 3)))]
+            answer = connection.ask(ip=None, headers=[
+                ("X-Forwarded-For", line) for line in lines])
+            expected = client(", ".join(lines))
+            self.assertEqual(answer.client, expected, (n, lines))
+            seen.add(expected)
+        connection.close()
+        self.assertGreater(len(seen), 10)
 
     def test_read_either_way_they_are_answered_alike(self):
         more = dict(workers=1, http="large_client_header_buffers 8 16k;\n"
