@@ -124,11 +124,9 @@ format: ## rustfmt
 clean:
 	$(CARGO) clean
 
-# $(call both,PROFILE): the tool, then the library. In this order, since building the tool
-# also builds a libsluice.so, one with a Lua inside, under the same name; the second
-# command puts the right one there, and the check makes sure.
+# $(call both,PROFILE): the library and the tool in one go. The tool needs no Lua, so both are
+# built without one; the check makes sure that the library has none inside.
 define both
-$(CARGO) build --profile $(1) --bin sluice
-$(CARGO) build --profile $(1) --lib $(MODULE)
+$(CARGO) build --profile $(1) --lib --bin sluice $(MODULE)
 @.ci/check-library $(TARGET)/$(1)/libsluice.so
 endef

@@ -317,7 +317,8 @@ fn changes_and_decisions_at_once() {
             let region = &region;
             s.spawn(move || {
                 for i in 0..ROUNDS / 4 {
-                    let limit = Limit::new(86_400 * S, 200 + ((i + odd) % 3) as u32);
+                    // Only the rate changes: a capacity that falls and rises again gives tokens.
+                    let limit = Limit::new(86_400 * S + (i + odd) % 3 * S, 200);
                     assert_eq!(region.take_rule_at("r", limit, 0, 0, T0).unwrap(), id);
                 }
             });
@@ -332,11 +333,9 @@ fn changes_and_decisions_at_once() {
         let both = [s.spawn(spend), s.spawn(spend)];
         both.into_iter().map(|t| t.join().unwrap()).sum()
     });
-    let least = 200.min(2 * ROUNDS);
-    assert!(
-        (least..=202).contains(&admitted) || admitted == 2 * ROUNDS,
-        "{admitted}"
-    );
+    // Each change rounds to a nanosecond, which can make the last token a hair too small.
+    let all = 200.min(2 * ROUNDS);
+    assert!((all - 1..=all).contains(&admitted), "{admitted}");
 }
 
 /// A name that is long out of use makes room for a new one, with its buckets
