@@ -220,11 +220,10 @@ impl Worker {
         self.version
     }
 
-    /// The log phase of a request.
-    pub fn log(&mut self, request: usize, status: i32) {
-        // Latency and status of what was dispatched are a pool's business; without one the record
-        // only has to be taken, so that it is not the next request's.
-        let _ = (self.logged(request), status);
+    /// The log phase of a request. Latency and status of what was dispatched will be a pool's
+    /// business; without one the record only has to be taken, so that it is not the next request's.
+    pub fn log(&mut self, request: usize) {
+        self.logged(request);
     }
 
     /// Files what the thread has finished; returns the tickets of up to `room` of it.

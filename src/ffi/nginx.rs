@@ -86,7 +86,6 @@ type SetRequestHeader = unsafe extern "C" fn(
 ) -> c_int;
 type IsSubrequest = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Phase = unsafe extern "C" fn(*mut c_void, *mut *const c_char) -> c_int;
-type Status = unsafe extern "C" fn(*mut c_void) -> c_int;
 type CleanupAdd = unsafe extern "C" fn(*mut c_void, usize) -> *mut Cleanup;
 
 /// What lua-nginx-module offers.
@@ -99,7 +98,6 @@ struct Api {
     set_request_header: SetRequestHeader,
     is_subrequest: IsSubrequest,
     phase: Phase,
-    status: Status,
 }
 
 const PEER: Known = Known::new("realip_remote_addr");
@@ -114,8 +112,6 @@ const LONGEST_NAME: usize = 128;
 const NGX_OK: c_int = 0;
 /// `NGX_HTTP_LUA_CONTEXT_` `REWRITE`, `ACCESS` and `SERVER_REWRITE`: where `access()` decides.
 const DECIDING_PHASES: c_int = 0x0002 | 0x0004 | 0x2000;
-/// `NGX_HTTP_LUA_CONTEXT_LOG`.
-const LOG_PHASE: c_int = 0x0010;
 
 static API: OnceCell<Option<Api>> = OnceCell::new();
 static GET_VARIABLE: OnceCell<Option<Get>> = OnceCell::new();
@@ -148,7 +144,6 @@ fn find() -> Option<Api> {
         set_request_header: function!(c"ngx_http_lua_ffi_req_set_header" as SetRequestHeader)?,
         is_subrequest: function!(c"ngx_http_lua_ffi_is_subrequest" as IsSubrequest)?,
         phase: function!(c"ngx_http_lua_ffi_get_phase" as Phase)?,
-        status: function!(c"ngx_http_lua_ffi_get_resp_status" as Status)?,
     })
 }
 
@@ -218,15 +213,6 @@ impl Request {
     pub fn deciding(&self) -> bool {
         let phase = self.phase();
         phase > 0 && phase & DECIDING_PHASES != 0
-    }
-
-    pub fn logging(&self) -> bool {
-        self.phase() == LOG_PHASE
-    }
-
-    pub fn status(&self) -> i32 {
-        // SAFETY: `r` lives (see `new`).
-        unsafe { (self.api.status)(self.r) }
     }
 
     fn get<'r>(&mut self, name: &[u8]) -> Option<&'r [u8]> {

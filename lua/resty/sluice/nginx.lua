@@ -47,7 +47,6 @@ local EXPECTED = {
     ngx_http_lua_ffi_req_set_header = "i4(p,p,u8,p,u8,p,u8,i4,p)",
     ngx_http_lua_ffi_is_subrequest = "i4(p)",
     ngx_http_lua_ffi_get_phase = "i4(p,p)",
-    ngx_http_lua_ffi_get_resp_status = "i4(p)",
 }
 
 
