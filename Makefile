@@ -101,7 +101,7 @@ lint: ## rustfmt, clippy, luacheck, shellcheck, and what keeps the layers apart
 	@.ci/deps build lint
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
-	$(CARGO) clippy --lib $(MODULE) -- -D warnings
+	$(CARGO) clippy --all-targets $(MODULE) -- -D warnings
 	luacheck --quiet lua t benches
 	shellcheck -x -P SCRIPTDIR $(SCRIPTS)
 	.ci/layers --self-test
