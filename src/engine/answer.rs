@@ -68,11 +68,12 @@ impl Answer {
     }
 }
 
-/// The RateLimit fields of an answer.
+/// The RateLimit fields of an answer. `policy`: the first of them, where it is written already.
 pub fn fields<'r>(
     x: &mut impl Exchange<'r>,
     style: HeaderStyle,
     reported: &Reported<'_>,
+    policy: Option<&[u8]>,
     buf: &mut Vec<u8>,
 ) {
     let number = |buf: &mut Vec<u8>, n: u64| {
@@ -81,9 +82,14 @@ pub fn fields<'r>(
     };
     match style {
         HeaderStyle::Standard => {
-            buf.clear();
-            reported.rate_limit_policy(buf);
-            x.set_header("RateLimit-Policy", buf);
+            match policy {
+                Some(text) => x.set_header("RateLimit-Policy", text),
+                None => {
+                    buf.clear();
+                    reported.rate_limit_policy(buf);
+                    x.set_header("RateLimit-Policy", buf);
+                }
+            }
             buf.clear();
             reported.rate_limit(buf);
             x.set_header("RateLimit", buf);

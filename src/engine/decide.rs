@@ -12,7 +12,7 @@ use super::exchange::{Exchange, Out, Text};
 use super::facts::Facts;
 use super::lists::{self, Listed};
 use super::options::{Asked, Options};
-use super::rules::RuleSet;
+use super::rules::{Compiled, RuleSet};
 use super::thread::{Done, Job};
 use super::ticket::{Record, TicketId};
 use super::worker::Worker;
@@ -22,7 +22,7 @@ use crate::domain::answer::{
 use crate::domain::config::{Mode, OnError};
 use crate::domain::priority;
 use crate::redis::StoreError;
-use crate::shm::{RuleId, RuleVerdict, StoreResult, Verdict};
+use crate::shm::{Outcome, RuleId, RuleVerdict, StoreResult, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -331,6 +331,12 @@ fn considered<'a>(rules: &'a RuleSet, items: &'a [Item]) -> impl Iterator<Item =
     })
 }
 
+/// Decided by the rule's own limit: not by a share, nor by a limit that this worker has not taken
+/// yet.
+fn own_limit(rule: &Compiled, o: &Outcome) -> bool {
+    (o.capacity, o.emission_ns) == (rule.capacity, rule.emission_ns)
+}
+
 /// The item that is reported, and what is said of it.
 fn reported<'a>(rules: &'a RuleSet, items: &'a [Item]) -> Option<(&'a Item, Option<Reported<'a>>)> {
     let at = report(considered(rules, items))?;
@@ -341,10 +347,9 @@ fn reported<'a>(rules: &'a RuleSet, items: &'a [Item]) -> Option<(&'a Item, Opti
     let o = &item.outcome;
     let rule = &rules.rules[item.rule];
     let name = rule.name;
-    let fill = if (o.capacity, o.emission_ns) == (rule.capacity, rule.emission_ns) {
+    let fill = if own_limit(rule, o) {
         rule.fill_s
     } else {
-        // A share, or a limit that this worker has not taken yet.
         fill_s(o.capacity, o.emission_ns)
     };
     let fields = Reported::new(name, o.capacity, fill, o.remaining, o.admitted, o.wait_ns);
@@ -369,8 +374,10 @@ fn finish<'r, X: Exchange<'r>>(
         Ruling::Admitted | Ruling::Limited => reported(rules, items),
         Ruling::FailedOpen | Ruling::FailedShut => None,
     };
-    if let Some((_, Some(fields))) = &shown {
-        answer::fields(x, response.headers, fields, &mut w.scratch.text);
+    if let Some((item, Some(fields))) = &shown {
+        let rule = &rules.rules[item.rule];
+        let known = own_limit(rule, &item.outcome).then_some(&*rule.policy);
+        answer::fields(x, response.headers, fields, known, &mut w.scratch.text);
     }
     match ruling {
         Ruling::Admitted | Ruling::FailedOpen => {

@@ -3,7 +3,7 @@
 //! Made by a worker from its setup's file and what is published from Redis,
 //! swapped in whole, never changed. Limits stand in the region under the
 //! rule's name; here is only the way to them.
-use crate::domain::answer::whole_s;
+use crate::domain::answer::{Reported, whole_s};
 use crate::domain::config::{
     self, Config, Effective, Field, FieldError, MissingKey, Mode, PriorityRule, Rule, Scope,
 };
@@ -27,6 +27,8 @@ pub struct Compiled {
     pub emission_ns: u64,
     /// Seconds an empty bucket takes to fill, exact.
     pub fill_s: u64,
+    /// The value of `RateLimit-Policy`, the same for every answer.
+    pub policy: Vec<u8>,
     pub cost: u32,
     /// Counted and logged, never refused: the rule's own mode, or Sluice's.
     pub shadow: bool,
@@ -195,6 +197,9 @@ fn compile_one(
     } else {
         None
     };
+    let fill_s = whole_s(rule.rate.fill(rule.capacity));
+    let mut policy = Vec::new();
+    Reported::new(&rule.name, rule.capacity, fill_s, 0, true, 0).rate_limit_policy(&mut policy);
     Ok(Compiled {
         shadow: rule.shadow || mode == Mode::Shadow,
         name: intern(&rule.name),
@@ -204,7 +209,8 @@ fn compile_one(
         missing_key: rule.missing_key,
         capacity: rule.capacity,
         emission_ns: limit.emission_ns,
-        fill_s: whole_s(rule.rate.fill(rule.capacity)),
+        fill_s,
+        policy,
         cost: rule.cost,
         status: rule.status,
         id,

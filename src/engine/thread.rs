@@ -179,7 +179,7 @@ fn bind(shared: &Arc<Shared>) -> Option<Listener> {
 }
 
 /// How often the thread looks whether its worker quits.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Starts the thread and returns once it takes jobs.
 pub fn start(shared: &Arc<Shared>) -> Result<(), String> {
