@@ -108,6 +108,7 @@ fn worker(rules: usize, lists: &str) -> Worker {
         setup.config.store.clone(),
         "/nonexistent/sluice.sock".into(),
         || false,
+        region,
     );
     Worker::new(setup, force, current, shared)
 }

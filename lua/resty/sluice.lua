@@ -21,6 +21,7 @@ local ngx = ngx
 local exit = ngx.exit
 local get_phase = ngx.get_phase
 local log = ngx.log
+local pairs = pairs
 local print = ngx.print
 local tostring = tostring
 local type = type
@@ -29,9 +30,21 @@ local wait = bridge.wait
 
 -- sluice_answer_t.action, as in src/ffi/abi.rs.
 local PROCEED, WAIT, REFUSE, FAULT = 0, 1, 2, 3
+-- Its status, with PROCEED: an earlier call of this request has declined.
+local DECLINED = 1
 -- sluice_options_t.given
-local USER, RAISE, COST, RULES, POOL = 1, 2, 4, 8, 16
+local USER, RAISE, COST, RULES, POOL, DECLINE = 1, 2, 4, 8, 16, 32
+local OPTIONS = {
+    user = true,
+    raise = true,
+    cost = true,
+    rules = true,
+    pool = true,
+    decline = true,
+}
 local CLOSE = 444
+-- src/ffi/abi.rs
+local WRONG_PHASE = -4
 
 
 local _M = {
@@ -56,6 +69,12 @@ function _M.setup(source)
         error("sluice: setup() takes the path of a .toml or .json file, or a "
               .. "table, not " .. (kind == "nil" and "nothing" or "a "
               .. kind), 2)
+    end
+
+    local phase = get_phase()
+    if phase ~= "init" then
+        error("sluice: setup() belongs into init_by_lua_block, not into the "
+              .. "phase " .. phase, 2)
     end
 
     local warnings, err = control.setup(source)
@@ -84,6 +103,12 @@ end
 
 -- Attaches this worker and starts its thread.
 function _M.start()
+    local phase = get_phase()
+    if phase ~= "init_worker" then
+        return nil, "sluice: start() belongs into init_worker_by_lua_block, "
+                    .. "not into the phase " .. phase
+    end
+
     local ok, err = control.start()
     if not ok then
         log(ngx.ERR, err)
@@ -114,10 +139,31 @@ local function set_bytes(bytes, value)
 end
 
 
+-- A name that is no option is a slip of the caller's code, the same in every
+-- call, so not every call is looked at: going over a table is not compiled.
+local function look_for_slips(opts)
+    for name in pairs(opts) do
+        if not OPTIONS[name] then
+            control.complain("access{ " .. tostring(name) .. " } is no option; "
+                             .. "there are user, raise, cost, rules, pool and "
+                             .. "decline")
+        end
+    end
+end
+
+
+local calls = 0
+
+
 -- What is not of the right type is ignored with a line; the rest is checked
 -- where it is used.
 local function fill(opts)
     local given = 0
+
+    calls = calls + 1
+    if calls <= 100 or calls % 256 == 0 then
+        look_for_slips(opts)
+    end
 
     local user = opts.user
     if user ~= nil then
@@ -176,6 +222,10 @@ local function fill(opts)
         else
             wrong_option("pool", "the name of a pool", pool)
         end
+    end
+
+    if opts.decline then
+        given = given + DECLINE
     end
 
     options.given = given
@@ -243,6 +293,14 @@ local function act(action, r, decline)
 end
 
 
+local function wrong_phase()
+    local err = "access() decides in the rewrite and access phases only, not "
+                .. "in " .. get_phase() .. "; the request passes undecided"
+    control.complain(err)
+    return nil, "sluice: " .. err
+end
+
+
 -- Decides this request; ends it when it is refused.
 function _M.access(opts)
     local r = get_request()
@@ -261,18 +319,25 @@ function _M.access(opts)
         end
     end
 
+    local rc
     if direct then
-        C.sluice_access(r, given, answer)
+        rc = C.sluice_access(r, given, answer)
     else
-        nginx.access(given, answer)
+        rc = nginx.access(given, answer)
+    end
+
+    if rc == WRONG_PHASE then
+        return wrong_phase()
     end
 
     local action = answer.action
-    if action == PROCEED and not decline and answer.message_len == 0 then
+    if action == PROCEED and not decline and answer.message_len == 0
+       and answer.status ~= DECLINED
+    then
         return
     end
 
-    return act(action, r, decline)
+    return act(action, r, decline or answer.status == DECLINED)
 end
 
 

@@ -18,6 +18,10 @@ pub enum Action {
     Fault = 3,
 }
 
+/// `status` of `Proceed`: an earlier call for this request ended its handler with `NGX_DECLINED`,
+/// so this one has to as well, or it would be the permission that the other avoided.
+pub const DECLINED: i32 = 1;
+
 /// `sluice_answer_t`. Always written as a whole story: an admission where no
 /// decision could be made.
 #[repr(C)]

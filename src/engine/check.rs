@@ -2,7 +2,7 @@
 use super::answer::{Action, Answer};
 use super::buckets::{self, Item, Keys};
 use super::decide::{self, Pending, Ruling};
-use super::lists::unix_now;
+use super::lists::unix_ns;
 use super::thread::{Done, Job};
 use super::ticket::TicketId;
 use super::worker::Worker;
@@ -162,7 +162,11 @@ fn subject(text: &[u8], out: &mut Answer) -> Option<Subject> {
 pub fn ban_end(seconds: Option<f64>) -> Result<Option<u64>, String> {
     match seconds {
         None => Ok(None),
-        Some(s) if s > 0.0 && s <= BAN_S => Ok(Some(unix_now() + s.ceil() as u64)),
+        Some(s) if s > 0.0 && s <= BAN_S => {
+            let now = unix_ns() as f64 / 1e9;
+            // A started second counts whole: never earlier than promised.
+            Ok(Some((now + s).ceil() as u64))
+        }
         Some(s) => Err(format!(
             "seconds must be above 0 and at most {BAN_S} (10 years), not {s}"
         )),

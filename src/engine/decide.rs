@@ -65,10 +65,15 @@ pub fn access<'r, X: Exchange<'r>>(
     }
     // A subrequest is part of a request that has been decided; so is what comes back after an
     // internal redirect.
-    if x.is_subrequest() || charged(w, x) {
+    if x.is_subrequest() || charged(w, x, out) {
         return;
     }
     let ticket = open(w, x);
+    if options.decline
+        && let Some(t) = w.tickets.get(ticket)
+    {
+        t.declined = true;
+    }
     let asked = options.check(w);
     let who = client::of_request(w, x);
 
@@ -128,10 +133,15 @@ pub fn access<'r, X: Exchange<'r>>(
 }
 
 /// The client request has been decided already: an internal redirect, or a second call.
-fn charged<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) -> bool {
+fn charged<'r>(w: &mut Worker, x: &mut impl Exchange<'r>, out: &mut Answer) -> bool {
     match w.tickets.of_request(x.id()) {
         None => false,
-        Some((_, 0)) => true,
+        Some((id, 0)) => {
+            if w.tickets.get(id).is_some_and(|t| t.declined) {
+                out.status = answer::DECLINED;
+            }
+            true
+        }
         // Nobody told us of that request's end, so this may be another one.
         Some((id, serial)) => {
             let same = serial == x.serial();

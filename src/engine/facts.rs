@@ -10,6 +10,7 @@ pub struct Buffers {
     line: Vec<u8>,
     headers: Vec<(String, Option<Vec<u8>>)>,
     header_count: usize,
+    arg: Vec<u8>,
 }
 
 /// Where the path of the request line stands.
@@ -91,7 +92,22 @@ impl<'x, 'r, X: Exchange<'r>> Facts<'x, 'r, X> {
         match part {
             KeyPart::Cookie(name) => cookie(self.header("cookie")?, name.as_bytes()),
             KeyPart::Header(name) => self.header(name),
-            KeyPart::Arg(name) => self.x.var(Var::Arg(name)),
+            KeyPart::Arg(name) => {
+                let raw = self.x.var(Var::Arg(name))?;
+                if memchr::memchr2(b'%', b'+', raw).is_none() {
+                    return Some(raw);
+                }
+                // However it is spelt, it is one value and one bucket.
+                let spaced: Vec<u8> = raw
+                    .iter()
+                    .map(|b| if *b == b'+' { b' ' } else { *b })
+                    .collect();
+                self.buffers.arg.clear();
+                self.buffers
+                    .arg
+                    .extend(percent_encoding::percent_decode(&spaced));
+                Some(&self.buffers.arg)
+            }
             KeyPart::Host => Some(self.host()),
             KeyPart::Method => Some(self.method()),
             KeyPart::Ua => self.header("user-agent"),

@@ -39,6 +39,7 @@ pub fn worker(toml: &str) -> Worker {
         setup.config.store.clone(),
         "/nonexistent/sluice.sock".into(),
         || false,
+        region,
     );
     Worker::new(setup, force, current, shared)
 }

@@ -8,11 +8,13 @@ use crate::domain::config::{self, FieldError, ListSource, Lists};
 use crate::domain::entry::{self, Subject};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What tells whether a file changed: device, inode, size, modification time (s, ns).
-type Stamp = (u64, u64, u64, i64, i64);
+/// What tells whether a file changed: device, inode, size, times of modification and change (s,
+/// ns): the latter moves when only the permissions do.
+type Stamp = (u64, u64, u64, [i64; 4]);
 
 #[derive(Clone, Debug)]
 struct File {
@@ -26,6 +28,8 @@ struct File {
 pub struct FileList {
     sources: Vec<ListSource>,
     files: BTreeMap<PathBuf, File>,
+    /// A sentence about the folders has been said.
+    troubled: bool,
 }
 
 /// Both lists as they were last read.
@@ -37,7 +41,16 @@ pub struct Files {
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let m = fs::metadata(path).ok()?;
-    Some((m.dev(), m.ino(), m.size(), m.mtime(), m.mtime_nsec()))
+    let times = [m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec()];
+    Some((m.dev(), m.ino(), m.size(), times))
+}
+
+/// The content of a regular file: a pipe or a device could be read for ever.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("is not a regular file"));
+    }
+    fs::read(path)
 }
 
 impl FileList {
@@ -67,10 +80,13 @@ impl FileList {
         let paths = match self.paths() {
             Ok(p) => p,
             Err(e) => {
-                say(format!("list {e}: the last content stays in force"));
+                if !std::mem::replace(&mut self.troubled, true) {
+                    say(format!("list {e}: the last content stays in force"));
+                }
                 return false;
             }
         };
+        self.troubled = false;
         let mut changed = false;
         for path in &paths {
             let now = stamp(path);
@@ -82,13 +98,17 @@ impl FileList {
         }
         // A file that a glob no longer finds is gone; one that was named stays.
         let before = self.files.len();
-        self.files.retain(|p, _| paths.binary_search(p).is_ok());
+        // One whose folder may not be looked into any more keeps its last content.
+        let gone =
+            |p: &Path| matches!(fs::symlink_metadata(p), Err(e) if e.kind() == ErrorKind::NotFound);
+        self.files
+            .retain(|p, _| paths.binary_search(p).is_ok() || !gone(p));
         changed | (self.files.len() != before)
     }
 
     fn read(&mut self, path: &Path, now: Option<Stamp>, say: &mut dyn FnMut(String)) -> bool {
         let shown = path.display();
-        let bytes = match fs::read(path) {
+        let bytes = match read_file(path) {
             Ok(b) => b,
             Err(e) => {
                 say(format!(
@@ -173,7 +193,7 @@ impl Files {
             for (i, s) in sources.iter().enumerate() {
                 let ListSource::File(p) = s else { continue };
                 if !config::is_glob(p)
-                    && let Err(e) = fs::File::open(p)
+                    && let Err(e) = read_file(Path::new(p))
                 {
                     errors.push(FieldError {
                         field: format!("{field}[{i}]"),
@@ -184,6 +204,7 @@ impl Files {
             let mut list = FileList {
                 sources: sources.to_vec(),
                 files: old.map(|o| o.files.clone()).unwrap_or_default(),
+                troubled: false,
             };
             list.refresh(say);
             list

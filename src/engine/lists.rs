@@ -14,12 +14,11 @@ pub enum Listed {
     Blocked,
 }
 
-/// Unix time, s.
-pub fn unix_now() -> u64 {
+/// Unix time, ns.
+pub fn unix_ns() -> u64 {
     // Before 1970 every entry is still in force.
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs())
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }
 
 pub fn standing(w: &mut Worker, who: Address, user: Option<&[u8]>, now: Nanos) -> Listed {

@@ -21,7 +21,7 @@ const VERDICTS: [&str; 4] = ["pass", "limited", "blocked", "error"];
 const RESULTS: [&str; 4] = ["ok", "error", "timeout", "skipped"];
 
 fn render(w: &mut Worker) -> String {
-    let up = w.setup.config.store.url.is_none() || w.store_up();
+    let up = w.setup.config.store.url.is_none() || (w.region.store_up() && w.store_up());
     let lists = || w.lists.iter().map(|l| l.counts());
     let blocked: u64 = lists().map(|c| c.block).sum();
     let store_bans: u64 = lists().map(|c| c.bans).sum();

@@ -10,6 +10,7 @@ pub struct Options<'r> {
     /// Names, each ended by NUL but the last.
     pub rules: Option<&'r [u8]>,
     pub pool: Option<&'r [u8]>,
+    pub decline: bool,
 }
 
 /// What of it holds.

@@ -18,6 +18,10 @@ use crate::shm::{Kind, Region};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// More than one heartbeat of 10 s.
+const REMEMBER_GATEWAYS: Duration = Duration::from_secs(15);
 
 /// What is published last and names the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -123,6 +127,8 @@ pub struct Publisher {
     shared: Arc<Shared>,
     current: Published,
     changed: bool,
+    /// When each number of gateways was last seen.
+    gateways: Vec<(Instant, u32)>,
 }
 
 impl Publisher {
@@ -134,6 +140,7 @@ impl Publisher {
             shared,
             current,
             changed: false,
+            gateways: Vec::new(),
         }
     }
 
@@ -294,7 +301,19 @@ impl Sink for Publisher {
     }
 
     fn gateways(&mut self, n: u32) {
-        self.region.set_gateways(u64::from(n));
+        // A Redis that has lost everything counts anew, and each gateway comes back with its next
+        // heartbeat: fewer are believed only once nobody has been seen for longer than that.
+        // Otherwise each would take the whole limit for its share.
+        let now = Instant::now();
+        let before = u32::try_from(self.region.gateways()).unwrap_or(u32::MAX);
+        if self.gateways.is_empty() {
+            self.gateways.push((now, before));
+        }
+        self.gateways
+            .retain(|(t, m)| *m != n && now - *t < REMEMBER_GATEWAYS);
+        self.gateways.push((now, n));
+        let most = self.gateways.iter().map(|(_, m)| *m).max().unwrap_or(n);
+        self.region.set_gateways(u64::from(most));
     }
 
     fn wrong(&mut self, key: &str, problem: Option<String>) {
@@ -310,6 +329,7 @@ impl Sink for Publisher {
     }
 
     fn unreachable(&mut self, problem: Option<String>) {
+        self.region.set_store_up(problem.is_none());
         let said = problem.map(|p| {
             format!("the synchronisation cannot reach Redis: {p}; the last state stays in force")
         });

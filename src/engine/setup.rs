@@ -104,11 +104,34 @@ fn region(
         return Ok(old.region);
     }
     let (region, how) = Region::open(&config.shm).map_err(fail)?;
+    sweep(&config.shm.path);
     if how.is_warning() {
         said.push(format!("sluice: {name}: shm: {how}"));
     }
     // A region is mapped as long as its process lives: workers and their threads use it to the end.
     Ok(Box::leak(Box::new(region)))
+}
+
+/// Removes sockets of workers that were terminated before their reader had connected.
+fn sweep(path: &Path) {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return;
+    };
+    let prefix = format!("{}.", name.to_string_lossy());
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let file = entry.file_name().to_string_lossy().into_owned();
+        let pid = file
+            .strip_prefix(&prefix)
+            .and_then(|rest| rest.strip_suffix(".sock"))
+            .and_then(|pid| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // Somebody else's, or gone: then it is not ours to remove.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Lists of the files' entries, on the heap: inherited by the workers.

@@ -19,7 +19,7 @@ pub fn json() -> Result<String, String> {
 
 fn status(w: &mut worker::Worker) -> Value {
     w.refresh();
-    let healthy = w.setup.config.store.url.is_none() || w.store_up();
+    let healthy = w.setup.config.store.url.is_none() || (w.region.store_up() && w.store_up());
     let region = w.region;
     let rules = &w.force.rules;
     let config = &w.setup.config;
@@ -37,7 +37,9 @@ fn status(w: &mut worker::Worker) -> Value {
         .chain(&rules.warnings)
         .map(|e| format!("{}: {}", e.field, e.problem))
         .collect();
-    warnings.dedup();
+    // The rules' warnings are the configuration's, and those of entries in Redis.
+    let mut seen = std::collections::HashSet::new();
+    warnings.retain(|w| seen.insert(w.clone()));
     warnings.extend(w.setup.list_warnings.iter().cloned());
     warnings.extend(
         published

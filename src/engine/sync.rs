@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How often published changes are looked for: two atomic loads.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(50);
 /// How often a worker without the lock tries to get it.
 const TRY_LOCK: Duration = Duration::from_millis(250);
 

@@ -10,6 +10,7 @@ use crate::bridge::{Listener, Outbox, Waker};
 use crate::domain::config::Store;
 use crate::engine::ticket::TicketId;
 use crate::redis::{BucketAsk, Client, Health, Reply, StoreError};
+use crate::shm::Region;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,6 +54,7 @@ pub struct Shared {
     under_way: AtomicU64,
     quitting: AtomicBool,
     exiting: fn() -> bool,
+    region: &'static Region,
     /// Of the thread that runs now; `None` when none does.
     jobs: Mutex<Option<mpsc::UnboundedSender<Job>>>,
     pub health: Mutex<Option<Arc<Health>>>,
@@ -61,7 +63,12 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(store: Store, socket: PathBuf, exiting: fn() -> bool) -> Arc<Shared> {
+    pub fn new(
+        store: Store,
+        socket: PathBuf,
+        exiting: fn() -> bool,
+        region: &'static Region,
+    ) -> Arc<Shared> {
         let waker = Waker::default();
         Arc::new(Shared {
             outbox: Outbox::new(waker.clone()),
@@ -70,6 +77,7 @@ impl Shared {
             under_way: AtomicU64::new(0),
             quitting: AtomicBool::new(false),
             exiting,
+            region,
             jobs: Mutex::new(None),
             health: Mutex::new(None),
             socket,
@@ -231,6 +239,8 @@ async fn run(
     if let Some(c) = &client {
         *shared.health.lock() = Some(c.health());
     }
+    // What this worker has last said of the store to all of the gateway.
+    let mut said_up = true;
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -241,6 +251,14 @@ async fn run(
                 None => break,
             },
             _ = look.tick() => {
+                if let Some(c) = &client {
+                    // Only changes: a worker that asks nothing knows nothing.
+                    let up = c.health().is_up();
+                    if up != said_up {
+                        said_up = up;
+                        shared.region.set_store_up(up);
+                    }
+                }
                 if shared.is_quitting() && shared.idle() {
                     // Nobody sends between this and the next line but by `submit`, which finds the
                     // channel closed and starts another thread.

@@ -67,6 +67,8 @@ pub struct Ticket {
     /// at the same address. 0: nginx calls.
     pub serial: u64,
     pub record: Record,
+    /// Admitted without a word to nginx: so is every further call for this request.
+    pub declined: bool,
     pub pending: Option<Box<Pending>>,
 }
 
@@ -94,6 +96,7 @@ impl Tickets {
                     request: 0,
                     serial: 0,
                     record: NO_RECORD,
+                    declined: false,
                     pending: None,
                 });
                 (self.slots.len() - 1) as u32
@@ -105,6 +108,7 @@ impl Tickets {
         t.request = request;
         t.serial = 0;
         t.record = NO_RECORD;
+        t.declined = false;
         let generation = t.generation;
         if request != 0 {
             self.by_request.insert(request, index);

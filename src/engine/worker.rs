@@ -2,7 +2,7 @@
 use super::buckets::Item;
 use super::current::{Current, InForce};
 use super::facts::Buffers;
-use super::lists::unix_now;
+use super::lists::unix_ns;
 use super::publish::Published;
 use super::setup::{self, Setup};
 use super::sync;
@@ -83,7 +83,12 @@ pub fn start(exiting: fn() -> bool) -> Result<(), String> {
         setup.config.store.clone(),
         bridge::socket_path(region.path()),
         exiting,
+        region,
     );
+    // Until somebody has found otherwise.
+    if region.workers().len() <= 1 {
+        region.set_store_up(true);
+    }
     thread::start(&shared)?;
     sync::start(
         Arc::clone(&setup),
@@ -104,23 +109,27 @@ pub fn start(exiting: fn() -> bool) -> Result<(), String> {
     Ok(())
 }
 
+const NS_PER_S: u64 = 1_000_000_000;
+
 /// Unix time from the monotonic clock, which is read for every request anyway: the two are compared
 /// once a second, so a clock that is set is followed within that.
 #[derive(Default)]
 struct Clock {
     compared_ns: u64,
-    unix_s: u64,
+    unix_ns: u64,
 }
 
 impl Clock {
     fn unix(&mut self, now: Nanos) -> u64 {
-        if self.unix_s == 0 || now.0.wrapping_sub(self.compared_ns) >= 1_000_000_000 {
+        let mut since = now.0.wrapping_sub(self.compared_ns);
+        if self.unix_ns == 0 || since >= NS_PER_S {
             *self = Clock {
                 compared_ns: now.0,
-                unix_s: unix_now(),
+                unix_ns: unix_ns(),
             };
+            since = 0;
         }
-        self.unix_s
+        (self.unix_ns + since) / NS_PER_S
     }
 }
 
@@ -210,7 +219,7 @@ impl Worker {
         }
     }
 
-    /// Unix time, s, at most a second old.
+    /// Unix time, s.
     pub fn unix(&mut self, now: Nanos) -> u64 {
         self.clock.unix(now)
     }

@@ -61,6 +61,7 @@ pub const RAISE: u32 = 2;
 pub const COST: u32 = 4;
 pub const RULES: u32 = 8;
 pub const POOL: u32 = 16;
+pub const DECLINE: u32 = 32;
 
 /// What the Lua side compares, in its order.
 const LAYOUT: [usize; 18] = [

@@ -1,7 +1,7 @@
 //! The way of a request: `access()`, its resumption, its end, `log()`.
 use super::abi::{
-    BAD_ARGUMENT, COST, NOT_STARTED, OK, POOL, RAISE, RULES, RawOptions, USER, WRONG_PHASE, guard,
-    guard_answer,
+    BAD_ARGUMENT, COST, DECLINE, NOT_STARTED, OK, POOL, RAISE, RULES, RawOptions, USER,
+    WRONG_PHASE, guard, guard_answer,
 };
 use super::nginx::Request;
 use crate::engine::answer::Answer;
@@ -26,6 +26,7 @@ pub unsafe fn options<'r>(raw: *const RawOptions) -> Options<'r> {
             cost: given(COST).then_some(raw.cost),
             rules: given(RULES).then(|| raw.rules.get().unwrap_or_default()),
             pool: given(POOL).then(|| raw.pool.get().unwrap_or_default()),
+            decline: given(DECLINE),
         }
     }
 }

@@ -22,6 +22,7 @@ local band = bit.band
 local rshift = bit.rshift
 local ffi_string = ffi.string
 local get_request = base.get_request
+local get_phase = ngx.get_phase
 local concat = table.concat
 local lower = string.lower
 local ngx = ngx
@@ -35,6 +36,13 @@ local CT_NUM, CT_PTR, CT_VOID = 0, 2, 4
 local CT_ENUM, CT_TYPEDEF, CT_ATTRIB = 5, 7, 8
 local CTF_UNSIGNED = 0x00800000
 local BUF_SIZE = 8192
+-- src/ffi/abi.rs
+local WRONG_PHASE = -4
+local DECIDING = {
+    rewrite = true,
+    access = true,
+    server_rewrite = true,
+}
 
 
 -- Result and arguments: i4, u8 (bytes), p (pointer), v (void).
@@ -191,6 +199,10 @@ end
 -- sluice_access() for an nginx whose functions the library does not know.
 function _M.access(options, out)
     local r = get_request()
+
+    if not DECIDING[get_phase()] then
+        return WRONG_PHASE
+    end
 
     refresh()
 

@@ -21,8 +21,16 @@ impl Outside for Process {
     }
 
     fn file(&self, path: &str) -> io::Result<Vec<u8>> {
-        std::fs::read(path)
+        read_file(path.as_ref())
     }
+}
+
+/// The content of a regular file: a pipe or a device could be read for ever.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("is not a regular file"));
+    }
+    std::fs::read(path)
 }
 
 /// Reads a `.toml` or `.json` file, and the password and TLS files it names.
@@ -41,7 +49,7 @@ pub fn from_path(path: &Path) -> Result<Config, Vec<FieldError>> {
             "has a name that ends in neither .toml nor .json".to_string(),
         ));
     }
-    let bytes = std::fs::read(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
+    let bytes = read_file(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
     if ending == Some("json") {
         return from_json(&bytes);
     }
