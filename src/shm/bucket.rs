@@ -146,7 +146,7 @@ impl Buckets<'_> {
                 return None;
             }
             if set.swap(rank, seen, EMPTY) {
-                self.line.slot_freed();
+                self.line.slots_freed(1);
                 return Some(self.rules.get(ask.rule).bring_up(seen.word()).0);
             }
         }
@@ -208,14 +208,12 @@ impl Buckets<'_> {
         }
     }
 
-    /// Removes the buckets of a rule.
-    pub fn purge(&self, rule: RuleId) {
-        for _ in 0..self
+    /// Removes the buckets of the rules that `which` names.
+    pub fn purge_where(&self, which: impl Fn(RuleId) -> bool) {
+        let freed = self
             .table
-            .rewrite(|slot| (slot.rule() == rule).then_some(EMPTY))
-        {
-            self.line.slot_freed();
-        }
+            .rewrite(|slot| which(slot.rule()).then_some(EMPTY));
+        self.line.slots_freed(freed);
     }
 }
 

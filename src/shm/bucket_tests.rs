@@ -167,14 +167,14 @@ fn full_buckets_go_first_and_lose_nothing() {
     let fast_keys = keys_of_one_set(&region, fast, 2);
     slow_keys[2..]
         .iter()
-        .for_each(|k| _ = region.spend(slow, *k, 1, T0));
+        .for_each(|k| assert!(region.spend(slow, *k, 1, T0).admitted));
     fast_keys
         .iter()
-        .for_each(|k| _ = region.spend(fast, *k, 1, T0));
+        .for_each(|k| assert!(region.spend(fast, *k, 1, T0).admitted));
     // Two seconds on, the fast ones are full: they make room, uncounted.
     slow_keys[..2]
         .iter()
-        .for_each(|k| _ = region.spend(slow, *k, 1, at(2)));
+        .for_each(|k| assert!(region.spend(slow, *k, 1, at(2)).admitted));
     assert_eq!(region.totals().evictions, 0);
     assert!(
         slow_keys

@@ -131,9 +131,11 @@ fn open_at(path: &Path, wanted: Layout, layout: u64, from: Option<&Path>) -> Res
         let mut opened = open_at(&beside, wanted, layout, Some(path))?;
         if matches!(opened.attach.case, Case::Created | Case::Attached) {
             opened.attach.said = format!(
-                "shared memory: {shown} has another layout than number {layout} of this version; {} is used beside it",
+                "shared memory: {} is used, which has layout {layout} of this version, beside {shown} of another",
                 beside.display()
             );
+            // Worth a warning the first time, not at every reload.
+            opened.attach.warns = opened.attach.case == Case::Created;
             opened.attach.case = Case::Beside;
         }
         return Ok(opened);
@@ -374,9 +376,13 @@ fn open_bans(
             }
             return Ok(bans);
         }
-        warnings.push(format!(
-            "{shown} was damaged or of another version: its bans are lost"
-        ));
+        // One that nobody finished making held no bans yet.
+        let mut magic = [0; 8];
+        if file.read_exact_at(&mut magic, 0).is_ok() && magic != [0; 8] {
+            warnings.push(format!(
+                "{shown} was damaged or of another version: its bans are lost"
+            ));
+        }
         std::fs::remove_file(&bans_path).map_err(|e| error!("cannot remove {shown}: {e}"))?;
     }
     let made = file::create(&bans_path)?

@@ -140,8 +140,8 @@ impl Line<'_> {
         add(&self.head.slots_taken, 1);
     }
 
-    pub(super) fn slot_freed(&self) {
-        add(&self.head.slots_freed, 1);
+    pub(super) fn slots_freed(&self, n: u64) {
+        add(&self.head.slots_freed, n);
     }
 }
 

@@ -471,7 +471,9 @@ impl Region {
             .unwrap_or_else(|| self.config_generation());
         let buckets = self.buckets();
         self.rules()
-            .recycle(name, unused_below, self.lines(), |rule| buckets.purge(rule))
+            .recycle(name, unused_below, self.lines(), |rule| {
+                buckets.purge_where(|r| r == rule)
+            })
     }
 
     /// The limit in force.
@@ -522,6 +524,12 @@ impl Region {
             cost,
             now,
         });
+    }
+
+    /// For benches: as if no bucket had ever been used.
+    #[doc(hidden)]
+    pub fn empty_bucket_table(&self) {
+        self.buckets().purge_where(|_| true);
     }
 
     /// (capacity, used): used are slots with a bucket, full ones included.

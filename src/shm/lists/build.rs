@@ -1,6 +1,5 @@
 //! From entries to a snapshot.
-use super::tree::{Leaf, LeafV4, LeafV6, Node, grow};
-use super::{ALIGN, Ends, FORMAT, Header, ListsInput, MAGIC, UserSlot, hash_user};
+use super::{ALIGN, Ends, FORMAT, Header, ListsInput, MAGIC, Plain, UserSlot, hash_user, v4, v6};
 use crate::domain::entry::Subject;
 use ipnet::IpNet;
 use std::collections::HashMap;
@@ -122,14 +121,18 @@ fn user_slots(users: HashMap<&[u8], Ends>, seed: [u64; 2], pairs: &mut Pairs) ->
     slots
 }
 
-fn put<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&T, &mut Vec<u8>)) {
+/// Appends a section; says how long it is.
+fn put<T: Plain>(out: &mut Vec<u8>, items: &[T]) -> u64 {
     out.reserve(size_of_val(items) + ALIGN);
-    items.iter().for_each(|item| write(item, out));
+    out.extend_from_slice(bytes_of(items));
     out.resize(out.len().next_multiple_of(ALIGN), 0);
+    items.len() as u64
 }
 
-fn put_u64s(out: &mut Vec<u8>, words: &[u64]) {
-    out.extend(words.iter().flat_map(|w| w.to_ne_bytes()));
+fn bytes_of<T: Plain>(items: &[T]) -> &[u8] {
+    // SAFETY: as many bytes as the items have, all of them written, since a
+    // `Plain` type has no padding.
+    unsafe { std::slice::from_raw_parts(items.as_ptr().cast(), size_of_val(items)) }
 }
 
 /// Bytes for [`Region::publish`](crate::shm::Region::publish).
@@ -200,57 +203,28 @@ pub fn build(input: &ListsInput) -> Vec<u8> {
         .map(|(start, ends)| (start, pairs.number(ends)))
         .collect();
     let slots = user_slots(users, header.seed, &mut pairs);
-    let (v4_nodes, v4_leaves) = grow::<LeafV4>(&v4);
-    let (v6_nodes, v6_leaves) = grow::<LeafV6>(&v6);
-    header.ends = pairs.pairs.len() as u64;
-    (header.v4_starts, header.v4_nodes) = (v4.len() as u64, v4_nodes.len() as u64);
-    (header.v6_starts, header.v6_nodes) = (v6.len() as u64, v6_nodes.len() as u64);
-    header.user_slots = slots.len() as u64;
+    let mut ends = pairs.pairs;
+    let (v4_index, v4_blocks) = v4::grow(&v4, |numbers| {
+        let first = ends.len() as u32;
+        let own: Vec<Ends> = numbers.iter().map(|n| ends[*n as usize]).collect();
+        ends.extend(own);
+        first
+    });
+    let v6 = v6::grow(&v6);
 
-    let mut out = vec![0; ALIGN];
-    put(&mut out, &pairs.pairs, |e, out| {
-        put_u64s(out, &[e.allow, e.block])
-    });
-    put(&mut out, &v4_nodes, |Node(keys), out| {
-        out.extend(keys.iter().flat_map(|k| k.to_ne_bytes()))
-    });
-    put(&mut out, &v4_leaves, Leaf::bytes_into);
-    put(&mut out, &v6_nodes, |Node(keys), out| put_u64s(out, keys));
-    put(&mut out, &v6_leaves, Leaf::bytes_into);
-    put(&mut out, &slots, |s, out| {
-        put_u64s(out, &[s.tag]);
-        out.extend(s.check.to_ne_bytes());
-        out.extend(s.ends.to_ne_bytes());
-    });
+    let mut out = vec![0; size_of::<Header>()];
+    header.lengths = [
+        put(&mut out, &ends),
+        put(&mut out, &v4_index),
+        put(&mut out, &v4_blocks),
+        put(&mut out, &v6.nodes),
+        put(&mut out, &v6.slots),
+        put(&mut out, &v6.starts),
+        put(&mut out, &v6.runs),
+        put(&mut out, &v6.lowers),
+        put(&mut out, &slots),
+    ];
     header.bytes = out.len() as u64;
-    let mut first = Vec::new();
-    let h = &header;
-    put_u64s(
-        &mut first,
-        &[
-            h.magic,
-            h.format,
-            h.seed[0],
-            h.seed[1],
-            h.allow,
-            h.block,
-            h.bans,
-            h.users_allowed,
-        ],
-    );
-    put_u64s(
-        &mut first,
-        &[
-            h.ends,
-            h.v4_starts,
-            h.v4_nodes,
-            h.v6_starts,
-            h.v6_nodes,
-            h.users,
-            h.user_slots,
-            h.bytes,
-        ],
-    );
-    out[..ALIGN].copy_from_slice(&first);
+    out[..size_of::<Header>()].copy_from_slice(bytes_of(&[header]));
     out
 }

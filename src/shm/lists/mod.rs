@@ -7,16 +7,14 @@
 //! ends without a rebuild. Users are in a hash table keyed by a secret.
 //!
 //! ```text
-//!  +-------------+  128 bytes: magic, counts, length of each section
+//!  +-------------+  192 bytes: magic, counts, length of each section
 //!  | Header      |
-//!  +-------------+  every section starts at a multiple of 128
-//!  | Ends        |  distinct pairs of ends; number 0: no entry
+//!  +-------------+  every section starts at a multiple of 64
+//!  | Ends        |  pairs of ends; number 0: no entry
 //!  +-------------+
-//!  | v4 nodes    |  static B+ tree over range starts, root first: tree.rs
-//!  | v4 leaves   |  starts, and for each the number of its pair of ends
+//!  | v4          |  index, blocks: v4.rs
 //!  +-------------+
-//!  | v6 nodes    |
-//!  | v6 leaves   |
+//!  | v6          |  nodes, slots, starts, runs, lower halves: v6.rs
 //!  +-------------+
 //!  | User slots  |  open addressing, at most half full
 //!  +-------------+
@@ -24,14 +22,14 @@
 //!
 //! The file never leaves the machine that made it: integers are in its order.
 mod build;
-mod tree;
+mod v4;
+mod v6;
 
 use super::error::{Error, error};
 use super::published::Mapped;
 use crate::domain::entry::Subject;
 use std::hash::Hasher;
 use std::net::IpAddr;
-use tree::{LeafV4, LeafV6, Node, Tree};
 
 pub use build::build;
 
@@ -62,16 +60,17 @@ pub struct Counts {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"slists\r\n");
 const FORMAT: u64 = 1;
-/// Sections start at multiples of it; a cache line and its neighbour.
-const ALIGN: usize = 128;
+/// Sections start at multiples of it: a cache line.
+const ALIGN: usize = 64;
 
 /// A type that a snapshot's bytes may be read as.
 ///
 /// # Safety
-/// Every bit pattern is a valid value, and its alignment is at most [`ALIGN`].
+/// Every bit pattern is a valid value, there is no padding, and its alignment is
+/// at most [`ALIGN`].
 unsafe trait Plain: Copy {}
 
-/// First 128 bytes. Lengths are numbers of elements.
+/// First 192 bytes. Lengths are numbers of elements.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Header {
@@ -82,15 +81,14 @@ struct Header {
     block: u64,
     bans: u64,
     users_allowed: u64,
-    ends: u64,
-    v4_starts: u64,
-    v4_nodes: u64,
-    v6_starts: u64,
-    v6_nodes: u64,
     users: u64,
-    user_slots: u64,
+    /// Of the sections, in their order.
+    lengths: [u64; SECTIONS],
     bytes: u64,
+    unused: [u64; 5],
 }
+
+const SECTIONS: usize = 9;
 
 /// When the last entry of each kind over a range ends, Unix seconds; 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -116,8 +114,18 @@ unsafe impl Plain for Header {}
 unsafe impl Plain for Ends {}
 // SAFETY: integers without padding.
 unsafe impl Plain for UserSlot {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: integers without padding.
+unsafe impl Plain for v6::Node {}
+// SAFETY: integers without padding.
+unsafe impl Plain for v6::Start {}
+// SAFETY: integers without padding.
+unsafe impl Plain for v6::Run {}
+// SAFETY: integers without padding.
+unsafe impl Plain for v6::Lower {}
 
-const _: () = assert!(size_of::<Header>() == ALIGN);
+const _: () = assert!(size_of::<Header>() == 3 * ALIGN);
 
 impl Ends {
     fn standing(self, now_unix: u64) -> Standing {
@@ -151,8 +159,8 @@ fn hash_user(seed: [u64; 2], user: &[u8]) -> (u64, u32, u64) {
 pub struct Lists {
     header: Header,
     ends: &'static [Ends],
-    v4: Tree<LeafV4>,
-    v6: Tree<LeafV6>,
+    v4: v4::Ranges,
+    v6: v6::Ranges,
     users: &'static [UserSlot],
     /// What the slices above lie in; they are not given out, and last dropped.
     _mapped: Mapped,
@@ -188,23 +196,31 @@ impl Lists {
         if (header.magic, header.format, header.bytes) != (MAGIC, FORMAT, bytes.len() as u64) {
             return None;
         }
-        let ends = section::<Ends>(bytes, &mut at, header.ends)?;
-        let nodes = section::<Node<u32>>(bytes, &mut at, header.v4_nodes)?;
-        let leaves = section(
-            bytes,
-            &mut at,
-            header.v4_starts.div_ceil(tree::WIDTH as u64),
-        )?;
-        let v4 = Tree::new(nodes, leaves, header.v4_starts, ends.len())?;
-        let nodes = section::<Node<u64>>(bytes, &mut at, header.v6_nodes)?;
-        let leaves = section(
-            bytes,
-            &mut at,
-            header.v6_starts.div_ceil(tree::WIDTH as u64),
-        )?;
-        let v6 = Tree::new(nodes, leaves, header.v6_starts, ends.len())?;
-        let users = section::<UserSlot>(bytes, &mut at, header.user_slots)?;
-        let sound = users.iter().all(|u| (u.ends as usize) < ends.len())
+        let [
+            ends,
+            index,
+            blocks,
+            nodes,
+            slots,
+            starts,
+            runs,
+            lowers,
+            users,
+        ] = header.lengths;
+        let ends = section::<Ends>(bytes, &mut at, ends)?;
+        let index = section(bytes, &mut at, index)?;
+        let v4 = v4::Ranges::new(index, section(bytes, &mut at, blocks)?, ends.len())?;
+        let v6 = v6::Ranges {
+            nodes: section(bytes, &mut at, nodes)?,
+            slots: section(bytes, &mut at, slots)?,
+            starts: section(bytes, &mut at, starts)?,
+            runs: section(bytes, &mut at, runs)?,
+            lowers: section(bytes, &mut at, lowers)?,
+        };
+        let users = section::<UserSlot>(bytes, &mut at, users)?;
+        let sound = v6.is_sound(ends.len())
+            && ends.first() == Some(&Ends::default())
+            && users.iter().all(|u| (u.ends as usize) < ends.len())
             && users.len().is_power_of_two()
             && users.iter().any(|u| u.tag == 0);
         sound.then_some(Lists {
@@ -268,8 +284,9 @@ impl Lists {
     }
 
     /// Disjoint ranges of both families, for tests and benches.
-    pub fn ranges(&self) -> (u64, u64) {
-        (self.header.v4_starts, self.header.v6_starts)
+    #[doc(hidden)]
+    pub fn ranges(&self) -> (usize, usize) {
+        (self.v4.len(), self.v6.len())
     }
 }
 
