@@ -7,6 +7,9 @@
 //! all of a cache's misses count. Not measured: reading lists from Redis, other
 //! lists of the same gateway. `SLUICE_DATA`
 //! names the folder of real lists; without it lists are generated.
+mod cpu_time;
+
+use cpu_time::CpuTime;
 use criterion::Criterion;
 use sluice::domain::entry::{self, Subject};
 use sluice::shm::Mapped;
@@ -87,33 +90,22 @@ fn probes(entries: &[(Subject, u64)], any: impl Fn(u64) -> IpAddr) -> Vec<IpAddr
         .collect()
 }
 
-/// Processor time of this thread, which other processes do not lengthen.
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes one timespec; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 /// Nanoseconds of a search: the best of several rounds over all probes.
 fn search_ns(lists: &Lists, probes: &[IpAddr]) -> f64 {
     let round = || {
-        let started = cpu_time();
+        let started = cpu_time::now();
         for ip in probes {
             black_box(lists.address(*ip, NOW));
         }
-        (cpu_time() - started).as_secs_f64() * 1e9 / probes.len() as f64
+        (cpu_time::now() - started).as_secs_f64() * 1e9 / probes.len() as f64
     };
-    (0..9).map(|_| round()).fold(f64::MAX, f64::min)
+    (0..15).map(|_| round()).fold(f64::MAX, f64::min)
 }
 
 /// The same, each search waiting for the one before it.
 fn search_alone_ns(lists: &Lists, probes: &[IpAddr]) -> f64 {
     let round = || {
-        let started = cpu_time();
+        let started = cpu_time::now();
         let mut last = 0;
         for ip in probes {
             // Never changes the address, which the processor cannot know.
@@ -121,11 +113,11 @@ fn search_alone_ns(lists: &Lists, probes: &[IpAddr]) -> f64 {
                 IpAddr::V4(v4) => IpAddr::V4((u32::from(*v4) ^ last >> 1).into()),
                 IpAddr::V6(v6) => IpAddr::V6((u128::from(*v6) ^ u128::from(last >> 1)).into()),
             };
-            last = u32::from(black_box(lists.address(ip, NOW)) == Standing::Blocked);
+            last = black_box(u32::from(lists.address(ip, NOW) == Standing::Blocked));
         }
-        (cpu_time() - started).as_secs_f64() * 1e9 / probes.len() as f64
+        (cpu_time::now() - started).as_secs_f64() * 1e9 / probes.len() as f64
     };
-    (0..9).map(|_| round()).fold(f64::MAX, f64::min)
+    (0..15).map(|_| round()).fold(f64::MAX, f64::min)
 }
 
 fn any_v4(n: u64) -> IpAddr {
@@ -155,6 +147,7 @@ fn million(v6: bool) -> Vec<(Subject, u64)> {
 
 fn main() {
     let mut c = Criterion::default()
+        .with_measurement(CpuTime)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
@@ -189,6 +182,7 @@ fn main() {
     let alone = search_alone_ns(&one, &mixed);
     println!("{which}: {ns:.0} ns a search, {alone:.0} ns alone");
 
+    let mut slow = false;
     for v6 in [false, true] {
         let family = if v6 { "IPv6" } else { "IPv4" };
         let nets = million(v6);
@@ -212,7 +206,8 @@ fn main() {
                 all.address(probes[i], NOW)
             })
         });
-        assert!(!asserted || ns <= 100.0, "one lookup is at most 100 ns");
+        slow |= ns > 100.0;
     }
+    assert!(!asserted || !slow, "one search is at most 100 ns");
     c.final_summary();
 }

@@ -2,7 +2,7 @@
 //! was faster.
 use super::line::Line;
 use super::rules::{RuleId, Rules};
-use super::table::{EMPTY, KeyHash, Ranked, Slot, Table, WAYS, choose};
+use super::table::{EMPTY, KeyHash, Ranked, Slot, Table, WAYS};
 use crate::domain::bucket::word::{self, InForce, Outcome, Word};
 use crate::domain::units::Nanos;
 
@@ -36,11 +36,7 @@ impl Buckets<'_> {
     /// What a request would get. Nothing is spent, no bucket is made.
     pub fn peek(&self, ask: Ask) -> Outcome {
         let entry = self.rules.get(ask.rule);
-        let found = self
-            .table
-            .set(ask.key)
-            .find(ask.key.tag, &mut [EMPTY; WAYS]);
-        let (word, force) = match found {
+        let (word, force) = match self.table.set(ask.key).find(ask.key.tag) {
             Some((_, slot)) => entry.bring_up(slot.word()),
             None => {
                 let (_, force) = entry.in_force();
@@ -60,29 +56,36 @@ impl Buckets<'_> {
         } = ask;
         let entry = self.rules.get(rule);
         let set = self.table.set(key);
-        let mut view = [EMPTY; WAYS];
         loop {
-            if let Some((rank, seen)) = set.find(key.tag, &mut view) {
-                let (word, force) = entry.bring_up(seen.word());
-                let (word, outcome) = word::decide(word, force, cost, now);
-                let new = Slot::new(key.tag, word);
-                if new == seen || set.swap(rank, seen, new) {
-                    return outcome;
-                }
-                continue;
-            }
             let (_, force) = entry.in_force();
+            let crowd = match set.search(key.tag, force, now) {
+                Ok((rank, seen)) => {
+                    let (word, force) = if seen.word().epoch() == force.epoch {
+                        (seen.word(), force)
+                    } else {
+                        entry.bring_up(seen.word())
+                    };
+                    let (word, outcome) = word::decide(word, force, cost, now);
+                    let new = Slot::new(key.tag, word);
+                    if new == seen || set.swap(rank, seen, new) {
+                        return outcome;
+                    }
+                    continue;
+                }
+                Err(crowd) => crowd,
+            };
             let full = word::full(force, now);
             let (word, outcome) = word::decide(full, force, cost, now);
             if word == full {
                 return outcome;
             }
-            let place = choose(&view, rule, self.rules, now);
-            let seen = view[place.rank];
-            if !set.swap(place.rank, seen, Slot::new(key.tag, word)) {
+            let Some(place) = set.place(key.tag, rule, &crowd, self.rules, now) else {
+                continue;
+            };
+            if !set.swap(place.rank, place.seen, Slot::new(key.tag, word)) {
                 continue;
             }
-            if seen == EMPTY {
+            if place.seen == EMPTY {
                 self.line.slot_taken();
             } else if place.loses {
                 self.line.eviction();
@@ -97,7 +100,7 @@ impl Buckets<'_> {
     /// Gives back what `spend` took. A bucket that is gone was full or lost.
     pub fn undo(&self, ask: Ask) {
         let set = self.table.set(ask.key);
-        while let Some((rank, seen)) = set.find(ask.key.tag, &mut [EMPTY; WAYS]) {
+        while let Some((rank, seen)) = set.find(ask.key.tag) {
             let (word, force) = self.rules.get(ask.rule).bring_up(seen.word());
             let word = word::undo(word, force, ask.cost, ask.now);
             if set.swap(rank, seen, Slot::new(ask.key.tag, word)) {

@@ -16,13 +16,15 @@
 //! thing. Fixed size: random keys push out buckets, never grow anything.
 use super::memory::Shared;
 use super::rules::{RULE_BITS, RuleId, Rules};
-use crate::domain::bucket::word::Word;
+use crate::domain::bucket::word::{InForce, Word};
 use crate::domain::units::Nanos;
 use portable_atomic::{AtomicU128, Ordering};
+use std::cmp::Reverse;
 
 /// Slots of a set, four cache lines. With 2,000,000 buckets in 64 MiB (0.54 of
 /// the slots) sets of 8 push out 1.2 %, sets of 16 0.16 %: a test holds the 16.
 pub const WAYS: usize = 16;
+const RULE_MASK: u64 = (1 << RULE_BITS) - 1;
 /// An empty slot.
 pub const EMPTY: Slot = Slot(0);
 
@@ -45,8 +47,7 @@ pub struct KeyHash {
 
 impl KeyHash {
     pub fn new(rule: RuleId, hash: u128) -> KeyHash {
-        let rule_mask = (1 << RULE_BITS) - 1;
-        let tag = (hash >> 64) as u64 & !rule_mask | u64::from(rule.0) & rule_mask;
+        let tag = (hash >> 64) as u64 & !RULE_MASK | u64::from(rule.0) & RULE_MASK;
         KeyHash {
             tag,
             place: hash as u64,
@@ -72,7 +73,17 @@ impl Slot {
     }
 
     pub fn rule(self) -> RuleId {
-        RuleId((self.tag() & ((1 << RULE_BITS) - 1)) as u16)
+        RuleId((self.tag() & RULE_MASK) as u16)
+    }
+
+    /// Whether nothing is lost with it. A rule's number that cannot be is
+    /// damage, and nobody's bucket.
+    fn is_spare(self, rules: Rules<'_>, now: Nanos) -> bool {
+        if self == EMPTY || self.rule().index() >= rules.0.len() {
+            return true;
+        }
+        let word = self.word();
+        word.tat() <= now && word.is_full(rules.get(self.rule()).in_force().1.epoch, now)
     }
 }
 
@@ -104,83 +115,132 @@ impl Ranked<'_> {
             .is_ok()
     }
 
-    /// The bucket of `tag`. When there is none, `view` is the whole set as it
-    /// was seen, by rank.
-    pub fn find(&self, tag: u64, view: &mut [Slot; WAYS]) -> Option<(usize, Slot)> {
-        for (rank, seen) in view.iter_mut().enumerate() {
+    /// The bucket of `tag`.
+    pub fn find(&self, tag: u64) -> Option<(usize, Slot)> {
+        (0..WAYS)
+            .map(|rank| (rank, self.load(rank)))
+            .find(|(_, slot)| slot.tag() == tag)
+    }
+
+    /// The bucket of `tag`, or what the same pass tells of where a new one goes:
+    /// while memory is waited for it costs nothing, so that a full table is no
+    /// slower than an empty one.
+    pub fn search(&self, tag: u64, force: InForce, now: Nanos) -> Result<(usize, Slot), Crowd> {
+        let epoch = Word::new(force.epoch, Nanos(0)).0;
+        let mut crowd = Crowd {
+            own: 0,
+            nearest: (0, EMPTY),
+            older: false,
+            spare: false,
+        };
+        let mut soonest = u64::MAX;
+        for rank in 0..WAYS {
             let slot = self.load(rank);
             if slot.tag() == tag {
-                return Some((rank, slot));
+                return Ok((rank, slot));
             }
-            *seen = slot;
+            let word = slot.word();
+            let own = (slot.tag() ^ tag) & RULE_MASK == 0;
+            // Of the epoch in force the TAT, of any other more than all TATs.
+            let tat = if own { word.0 ^ epoch } else { u64::MAX };
+            crowd.spare |= word.tat() <= now;
+            crowd.own += u32::from(own);
+            crowd.older |= own && word.epoch() != force.epoch;
+            if tat < soonest {
+                (soonest, crowd.nearest) = (tat, (rank, slot));
+            }
         }
-        None
+        Err(crowd)
     }
+
+    /// Where a new bucket of `rule` goes: an empty slot or a full bucket, which
+    /// lose nothing; else, of the rule with the most buckets in the set, the one
+    /// that is nearest to full, so a flood on one rule pushes out its own.
+    /// `None`: the bucket of `tag` is there by now.
+    pub fn place(
+        &self,
+        tag: u64,
+        rule: RuleId,
+        crowd: &Crowd,
+        rules: Rules<'_>,
+        now: Nanos,
+    ) -> Option<Place> {
+        if !crowd.spare && !crowd.older && crowd.own as usize * 2 >= WAYS {
+            let (rank, seen) = crowd.nearest;
+            return Some(Place {
+                rank,
+                seen,
+                loses: true,
+            });
+        }
+        let mut view = [EMPTY; WAYS];
+        for (rank, seen) in view.iter_mut().enumerate() {
+            *seen = self.load(rank);
+            if seen.tag() == tag {
+                return None;
+            }
+            if seen.is_spare(rules, now) {
+                return Some(Place {
+                    rank,
+                    seen: *seen,
+                    loses: false,
+                });
+            }
+        }
+        let (rank, loses) = nearest_of_most(&view, rule, rules, now);
+        Some(Place {
+            rank,
+            seen: view[rank],
+            loses,
+        })
+    }
+}
+
+/// A set without the bucket that was looked for.
+pub struct Crowd {
+    /// Buckets of the same rule.
+    own: u32,
+    /// The one of them that is nearest to full.
+    nearest: (usize, Slot),
+    /// Whether any of them was written before the last change.
+    older: bool,
+    /// Whether a slot may be empty, or hold a full bucket.
+    spare: bool,
 }
 
 /// A place for a new bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub rank: usize,
+    pub seen: Slot,
     /// Whether the bucket that stands there still holds information.
     pub loses: bool,
 }
 
-/// Where a new bucket of `rule` goes in a set: an empty slot; else a full
-/// bucket, which loses nothing; else, of the rule with the most buckets in the
-/// set, the bucket that is nearest to full, so a flood on one rule pushes out
-/// its own.
-pub fn choose(view: &[Slot; WAYS], rule: RuleId, rules: Rules<'_>, now: Nanos) -> Place {
-    // Words of a damaged rule number count as empty too.
-    if let Some(rank) = view
-        .iter()
-        .position(|s| *s == EMPTY || s.rule().index() >= rules.0.len())
-    {
-        return Place { rank, loses: false };
-    }
-    let is_full = |s: &Slot| {
-        s.word().tat() <= now && {
-            let (_, force) = rules.get(s.rule()).in_force();
-            s.word().is_full(force.epoch, now)
-        }
-    };
-    if let Some(rank) = view.iter().position(is_full) {
-        return Place { rank, loses: false };
-    }
+/// In a set without room: of the rule with the most buckets, the one nearest to
+/// full, and whether it holds information.
+fn nearest_of_most(
+    view: &[Slot; WAYS],
+    rule: RuleId,
+    rules: Rules<'_>,
+    now: Nanos,
+) -> (usize, bool) {
     let of = |rule: RuleId| view.iter().filter(|s| s.rule() == rule).count();
-    let own = of(rule);
-    let crowd = if own * 2 >= WAYS {
-        rule
-    } else {
-        // On a tie its own, then the lowest number.
-        let most = |s: &Slot| (of(s.rule()), s.rule() == rule, std::cmp::Reverse(s.rule()));
-        view.iter()
-            .map(|s| (most(s), s.rule()))
-            .max()
-            .map_or(rule, |(_, rule)| rule)
-    };
+    // On a tie its own, then the lowest number.
+    let most = |s: &Slot| (of(s.rule()), s.rule() == rule, Reverse(s.rule()));
+    let crowd = view
+        .iter()
+        .max_by_key(|s| most(s))
+        .map_or(rule, |s| s.rule());
     let entry = rules.get(crowd);
-    let (_, force) = entry.in_force();
-    let debt = |s: &Slot| {
-        let word = s.word();
-        let word = if word.epoch() == force.epoch {
-            word
-        } else {
-            entry.bring_up(word).0
-        };
-        word.debt_ns(now)
-    };
     let nearest = view
         .iter()
         .enumerate()
         .filter(|(_, s)| s.rule() == crowd)
-        .map(|(rank, s)| (debt(s), rank))
+        .map(|(rank, s)| (entry.bring_up(s.word()).0.debt_ns(now), rank))
         .min();
     let (debt, rank) = nearest.unwrap_or((1, 0));
-    Place {
-        rank,
-        loses: debt > 0,
-    }
+    (rank, debt > 0)
 }
 
 /// All sets.

@@ -21,7 +21,8 @@
 const MARK: u32 = 1 << 31;
 /// So many keys are looked through, not divided.
 const FEW: usize = 24;
-const MAX_BITS: u32 = 18;
+/// Half a megabyte of slots, which stays in the nearest cache but one.
+const MAX_BITS: u32 = 17;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -223,15 +224,13 @@ impl Ranges {
         let upper = (address >> 64) as u64;
         let place = self.find(upper);
         let start = &self.starts[place];
-        if upper != start.upper {
-            return start.above;
+        // No branch: which of the two it is, is not to be predicted.
+        let answer = [start.above, start.at][usize::from(upper == start.upper)];
+        if answer & MARK == 0 {
+            return answer;
         }
-        if start.at & MARK == 0 {
-            return start.at;
-        }
-        let run = self
-            .run(self.runs[(start.at & !MARK) as usize])
-            .unwrap_or_default();
+        let run = self.runs.get((answer & !MARK) as usize);
+        let run = run.and_then(|r| self.run(*r)).unwrap_or_default();
         let found = run.partition_point(|l| l.start <= address as u64);
         match found.checked_sub(1) {
             Some(last) => run[last].ends as u32,
