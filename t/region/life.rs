@@ -177,7 +177,8 @@ fn another_boot() {
 }
 
 fn damaged_or_unfinished() {
-    let spoil: [(&str, bool, &dyn Fn(&Place)); 5] = [
+    type Spoil<'a> = (&'a str, bool, &'a dyn Fn(&Place));
+    let spoil: [Spoil<'_>; 5] = [
         ("never finished", false, &|p| patch(p, 0, 0)),
         ("damaged", true, &|p| patch(p, 0, 0xdead_beef)),
         ("damaged", true, &|p| {

@@ -21,7 +21,7 @@ impl Outside for Process {
     }
 
     fn file(&self, path: &str) -> io::Result<Vec<u8>> {
-        read_file(path.as_ref())
+        std::fs::read(path)
     }
 }
 

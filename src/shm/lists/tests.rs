@@ -287,7 +287,7 @@ fn lists_of_every_size() {
 #[cfg_attr(miri, ignore = "too long")]
 fn every_entry_ends_at_another_time() {
     let entry = |i: u32| {
-        let ip = if i % 2 == 0 {
+        let ip = if i.is_multiple_of(2) {
             0x0a00_0000 | i
         } else {
             i.wrapping_mul(2_654_435_761)
