@@ -507,3 +507,50 @@ capacity = 2
 X-Verdict: pass
 --- no_error_log
 [error]
+
+
+
+=== satisfy any: a hook inherited beside one that declined declines too
+--- toml
+[[rules]]
+name = "r"
+rate = "1/d"
+capacity = 2
+--- hooks: none
+--- config
+    access_by_lua_block { require("resty.sluice").access() }
+    log_by_lua_block { require("resty.sluice").log() }
+    location /shut {
+        satisfy any;
+        deny all;
+        rewrite_by_lua_block {
+            require("resty.sluice").access { decline = true }
+        }
+        content_by_lua_block { ngx.print("in\n") }
+    }
+--- driver
+say(GET("/shut").status)
+--- response_body
+403
+
+
+
+=== access() in a phase that decides nothing says so
+--- toml
+[[rules]]
+name = "r"
+rate = "1/d"
+capacity = 1
+--- hooks: none
+--- config
+    location /late {
+        content_by_lua_block {
+            local ok, err = require("resty.sluice").access()
+            ngx.print(tostring(ok), " ", err, "\n")
+        }
+    }
+--- driver
+say(GET("/late").body)
+--- response_body_like: ^nil sluice: access\(\) decides in the rewrite and access phases only, not in content
+--- error_log
+access() decides in the rewrite and access phases only

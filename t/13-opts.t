@@ -159,3 +159,26 @@ say(GET("/?user=a&raise=2").level, GET("/?user=a").level, GET("/").level)
 1 3 3
 --- no_error_log
 [error]
+
+
+
+=== an option that there is none of is named
+--- toml
+[[rules]]
+name = "r"
+rate = "1/d"
+capacity = 5
+--- hooks: none
+--- config
+    location = / {
+        access_by_lua_block {
+            require("resty.sluice").access { usr = "alice" }
+        }
+        content_by_lua_block { ngx.print("ok") }
+    }
+--- driver
+say(GET("/").status)
+--- response_body
+200
+--- error_log
+access{ usr } is no option

@@ -463,3 +463,48 @@ fn with_the_store_out_of_reach_on_error_decides() {
         assert_eq!(w.region.totals().store[3], 3, "skipped");
     }
 }
+
+#[test]
+fn a_call_beside_one_that_declined_is_told_to_decline_too() {
+    let mut w = worker(LOGIN);
+    let mut x = Fake::get(1, "203.0.113.7", "/login");
+    let mut out = blank();
+    let decline = Options {
+        decline: true,
+        ..Options::default()
+    };
+    decide::access(&mut w, &mut x, &decline, &mut out);
+    assert_eq!(out.status, 0);
+    decide::access(&mut w, &mut x, &Options::default(), &mut out);
+    assert_eq!(
+        (out.action, out.status),
+        (Action::Proceed as i32, super::answer::DECLINED)
+    );
+}
+
+#[test]
+fn an_argument_is_one_value_however_it_is_spelt() {
+    let mut w = worker(
+        r#"
+        [[rules]]
+        name = "by-arg"
+        key = ["arg:k"]
+        rate = "1/d"
+        capacity = 1
+        "#,
+    );
+    let mut ask = |k| {
+        let x = Fake {
+            args: vec![("k", k)],
+            ..Fake::get(1, "203.0.113.7", "/")
+        };
+        verdict(&mut w, x)
+    };
+    assert_eq!(ask("a b"), "pass");
+    assert_eq!(ask("a+b"), "limited");
+    assert_eq!(ask("%61%20b"), "limited");
+    assert_eq!(ask("a%2Bb"), "pass");
+    // Blank, so the address takes its place.
+    assert_eq!(ask("%20"), "pass");
+    assert_eq!(ask("+"), "limited");
+}

@@ -235,3 +235,64 @@ impl Files {
         self.allow.subjects().next().is_none() && self.block.subjects().next().is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(pattern: &Path) -> (FileList, Vec<String>) {
+        let mut said = Vec::new();
+        let mut list = FileList {
+            sources: vec![ListSource::File(pattern.display().to_string())],
+            ..FileList::default()
+        };
+        list.refresh(&mut |line| said.push(line));
+        (list, said)
+    }
+
+    fn shown(list: &FileList) -> Vec<String> {
+        list.subjects().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again_and_one_that_is_gone_or_spoilt_keeps_its_content() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("list.txt");
+        fs::write(&path, "10.0.0.0/8\n").expect("written");
+        let (mut list, said) = list(&path);
+        assert_eq!((shown(&list), said.len()), (vec!["10.0.0.0/8".into()], 0));
+        let mut said = Vec::new();
+        assert!(!list.refresh(&mut |l| said.push(l)), "nothing changed");
+        fs::write(&path, "192.0.2.1\n192.0.2.2 # two\n").expect("written");
+        assert!(list.refresh(&mut |l| said.push(l)));
+        assert_eq!(shown(&list), ["192.0.2.1", "192.0.2.2"]);
+        fs::write(&path, "<html>\n<body>\n192.0.2.3\n").expect("written");
+        assert!(!list.refresh(&mut |l| said.push(l)));
+        fs::remove_file(&path).expect("removed");
+        list.refresh(&mut |l| said.push(l));
+        assert_eq!(shown(&list), ["192.0.2.1", "192.0.2.2"], "{said:?}");
+    }
+
+    #[test]
+    fn a_glob_follows_what_it_finds() {
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join("a.txt"), "10.0.0.1").expect("written");
+        let (mut list, _) = list(&dir.path().join("*.txt"));
+        fs::write(dir.path().join("b.txt"), "10.0.0.2").expect("written");
+        assert!(list.refresh(&mut |_| ()));
+        assert_eq!(shown(&list), ["10.0.0.1", "10.0.0.2"]);
+        fs::remove_file(dir.path().join("a.txt")).expect("removed");
+        assert!(list.refresh(&mut |_| ()));
+        assert_eq!(shown(&list), ["10.0.0.2"]);
+    }
+
+    #[test]
+    fn a_device_is_no_list() {
+        let config = Lists {
+            blocklist: vec![ListSource::File("/dev/zero".into())],
+            ..Lists::default()
+        };
+        let e = Files::load(&config, None, &mut |_| ()).expect_err("endless");
+        assert_eq!(e[0].field, "lists.blocklist[0]");
+    }
+}
