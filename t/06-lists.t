@@ -319,7 +319,7 @@ name = "r"
 rate = "1/d"
 capacity = 100
 --- driver
-say(within(2, function() return GET("/", "203.0.113.1").status == 403 end))
+say(within(3, function() return GET("/", "203.0.113.1").status == 403 end))
 for _, address in ipairs { "203.0.113.2", "203.0.113.129", "203.0.113.200",
                            "2001:db8:1::1", "8.8.8.8", "10.0.0.1" } do
     say(address, GET("/", address).status)
@@ -349,10 +349,10 @@ local now = ngx.time()
 redis("ZADD", "sluice:blocklist", now + 3, "203.0.113.1",
       "+inf", "203.0.113.2", now - 5, "203.0.113.3",
       now + 86400, "203.0.113.0/24")
-say(within(2, function() return GET("/", "203.0.113.2").status == 403 end))
+say(within(3, function() return GET("/", "203.0.113.2").status == 403 end))
 say(GET("/", "203.0.113.1").status, GET("/", "203.0.113.3").status)
 redis("ZREM", "sluice:blocklist", "203.0.113.0/24")
-say(within(2, function() return GET("/", "203.0.113.3").status == 200 end))
+say(within(3, function() return GET("/", "203.0.113.3").status == 200 end))
 say(within(4, function() return GET("/", "203.0.113.1").status == 200 end))
 say(GET("/", "203.0.113.2").status)
 --- timeout: 20
@@ -375,10 +375,10 @@ url = "redis://127.0.0.1:$REDIS_PORT/0"
 --- driver
 for round = 1, 2 do
     redis("SADD", "sluice:blocklist", "203.0.113.1")
-    sleep(2)
+    sleep(3)
     many(100, function() return GET("/", "203.0.113.1") end)
     redis("SREM", "sluice:blocklist", "203.0.113.1")
-    sleep(2)
+    sleep(3)
     many(100, function() return GET("/", "203.0.113.1") end)
 end
 --- timeout: 30
@@ -399,7 +399,7 @@ SADD sluice:blocklist 203.0.113.1
 [store]
 url = "redis://127.0.0.1:$REDIS_PORT/0"
 --- driver
-say(within(2, function() return GET("/", "203.0.113.1").status == 403 end))
+say(within(3, function() return GET("/", "203.0.113.1").status == 403 end))
 for _, make in ipairs { { "SET", "sluice:blocklist", "x" },
                         { "HSET", "sluice:blocklist", "a", "b" },
                         { "RPUSH", "sluice:blocklist", "203.0.113.2" } } do
@@ -410,7 +410,7 @@ end
 say(GET("/", "8.8.8.8").status)
 redis("DEL", "sluice:blocklist")
 redis("SADD", "sluice:blocklist", "203.0.113.2")
-say(within(2.5, function() return GET("/", "203.0.113.2").status == 403 end))
+say(within(3.5, function() return GET("/", "203.0.113.2").status == 403 end))
 say(GET("/", "203.0.113.1").status)
 --- timeout: 30
 --- response_body
@@ -428,7 +428,7 @@ SADD sluice:blocklist 203.0.113.1
 [store]
 url = "redis://127.0.0.1:$REDIS_PORT/0"
 --- driver
-say(within(2, function() return GET("/", "203.0.113.1").status == 403 end))
+say(within(3, function() return GET("/", "203.0.113.1").status == 403 end))
 -- In one step, so that no moment without the key is seen.
 redis("EVAL", "redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], 'a', 'b')",
       1, "sluice:blocklist")
@@ -452,10 +452,10 @@ url = "redis://127.0.0.1:$REDIS_PORT/0"
 [lists]
 blocklist = ["203.0.113.99"]
 --- driver
-say(within(2, function() return GET("/", "203.0.113.1").status == 403 end))
+say(within(3, function() return GET("/", "203.0.113.1").status == 403 end))
 say(GET("/", "203.0.113.99").status)
 redis("DEL", "sluice:blocklist")
-say(within(2, function() return GET("/", "203.0.113.1").status == 200 end))
+say(within(3, function() return GET("/", "203.0.113.1").status == 200 end))
 say(GET("/", "203.0.113.99").status)
 --- timeout: 20
 --- response_body
@@ -482,7 +482,7 @@ for _, member in ipairs { "", " ", "\0", "\255\254", ("9"):rep(8000), "1e999",
     args[#args + 1] = member
 end
 redis(unpack(args))
-say(within(2, function() return GET("/", "203.0.113.1").status == 403 end))
+say(within(3, function() return GET("/", "203.0.113.1").status == 403 end))
 say(GET("/", "8.8.8.8").status, GET("/", "2001:db8::1").status)
 say(status().blocklist.entries, status().blocklist.rejected)
 --- response_body
@@ -504,7 +504,7 @@ ZADD sluice:blocklist 1e300 203.0.113.6
 [store]
 url = "redis://127.0.0.1:$REDIS_PORT/0"
 --- driver
-say(within(2, function() return GET("/", "203.0.113.2").status == 403 end))
+say(within(3, function() return GET("/", "203.0.113.2").status == 403 end))
 for i = 1, 6 do
     say(GET("/", "203.0.113." .. i).status)
 end

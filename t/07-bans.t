@@ -235,7 +235,7 @@ capacity = 1000
 say((sluice.ban("203.0.113.1", 3600)))
 say((sluice.ban("203.0.113.2")))
 say((sluice.ban("user:mallory", 3600)))
-say(within(2, function()
+say(within(3, function()
     return GET("/", "203.0.113.1").status == 403
         and GET("/", "203.0.113.2").status == 403
 end))
@@ -246,12 +246,12 @@ say(left > 3590 and left <= 3602)
 say(redis("ZSCORE", "sluice:bans", "203.0.113.2"))
 say(redis("TYPE", "sluice:blocklist"), redis("ZCARD", "sluice:bans"))
 say((sluice.unban("203.0.113.1")))
-say(within(2, function() return GET("/", "203.0.113.1").status == 200 end))
+say(within(3, function() return GET("/", "203.0.113.1").status == 200 end))
 say(GET("/", "203.0.113.2").status)
 say(redis("ZSCORE", "sluice:bans", "203.0.113.1"))
 -- Written by somebody else.
 redis("ZADD", "sluice:bans", "+inf", "203.0.113.77")
-say(within(2, function() return GET("/", "203.0.113.77").status == 403 end))
+say(within(3, function() return GET("/", "203.0.113.77").status == 403 end))
 --- timeout: 20
 --- response_body
 true

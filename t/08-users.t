@@ -138,7 +138,7 @@ key = ["user"]
 local function as(user)
     return GET("/", nil, user and { ["X-User"] = user })
 end
-say(within(2, function() return as("mallory").status == 403 end))
+say(within(3, function() return as("mallory").status == 403 end))
 show(as("with blank"))
 many(5, function() return as("vip") end)
 many(3, function() return as("alice") end)

@@ -255,7 +255,7 @@ for _, damage in ipairs {
     end
     ngx.update_time()
     local bound = 5 + 5 * (ngx.now() - from) + 1
-    local again = within(2.5, function() return GET("/").status == 200 end)
+    local again = within(3.5, function() return GET("/").status == 200 end)
     if failed > 0 or passed > bound or not again then
         say("after", damage[1], tostring(damage[3]):sub(1, 30), passed, failed,
             again)
@@ -308,7 +308,7 @@ redis("CONFIG", "SET", "maxmemory", "0")
 say(within(3, function()
     return GET("/", "198.51.100.3").headers.ratelimit ~= nil
 end))
-say(within(2, function() return metrics()["sluice_store_up"] == 1 end))
+say(within(3, function() return metrics()["sluice_store_up"] == 1 end))
 --- timeout: 20
 --- response_body
 200 0
@@ -680,7 +680,7 @@ CONFIG SET timeout 1
 [store]
 backend = "redis"
 url = "redis://127.0.0.1:$REDIS_PORT/0"
-timeout = "200ms"
+timeout = "1s"
 on_error = "deny"
 sync = "60s"
 [[rules]]

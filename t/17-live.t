@@ -25,14 +25,14 @@ end
 say(policy())
 redis("HSET", "sluice:config", "rule:login",
       '{"match":{"path":"/login"},"key":["ip"],"rate":"2/d","capacity":40}')
-say(within(2, function() return policy() == '"login";q=40;w=1728000' end))
+say(within(3, function() return policy() == '"login";q=40;w=1728000' end))
 redis("HSET", "sluice:config", "rule:new",
       '{"match":{"path":"/new"},"rate":"1/d","capacity":7}')
-say(within(2, function() return policy("/new") == '"new";q=7;w=604800' end))
+say(within(3, function() return policy("/new") == '"new";q=7;w=604800' end))
 redis("HSET", "sluice:config", "rule:login", '{"enabled":false}')
-say(within(2, function() return policy() == nil end))
+say(within(3, function() return policy() == nil end))
 redis("HDEL", "sluice:config", "rule:login", "rule:new")
-say(within(2, function() return policy() == '"login";q=50;w=4320000' end))
+say(within(3, function() return policy() == '"login";q=50;w=4320000' end))
 say(policy("/new"))
 say(#status().config.errors)
 --- timeout: 20
@@ -56,7 +56,7 @@ HSET sluice:config rule:only '{"rate":"1/d","capacity":3}'
 [store]
 url = "redis://127.0.0.1:$REDIS_PORT/0"
 --- driver
-say(within(2, function()
+say(within(3, function()
     return GET("/", "198.51.100.200").headers["ratelimit-policy"] ~= nil
 end))
 many(4, function() return GET("/") end)
@@ -98,7 +98,7 @@ GET("/slow")
 redis("HSET", "sluice:config",
       "rule:down", '{"match":{"path":"/down"},"rate":"1/d","capacity":2}',
       "rule:up", '{"match":{"path":"/up"},"rate":"20/h","capacity":20}')
-say(within(2, function()
+say(within(3, function()
     return GET("/up", "198.51.100.77").headers["ratelimit-policy"]
         == '"up";q=20;w=3600'
 end))
@@ -140,7 +140,7 @@ many(12, function() return GET("/up") end)
 redis("HSET", "sluice:config",
       "rule:down", '{"match":{"path":"/down"},"rate":"1/d","capacity":2}',
       "rule:up", '{"match":{"path":"/up"},"rate":"20/h","capacity":20}')
-say(within(2, function()
+say(within(3, function()
     return GET("/up", "198.51.100.77").headers["ratelimit-policy"]
         == '"up";q=20;w=3600'
 end))
@@ -177,7 +177,7 @@ local function drain()
 end
 drain()
 redis("HSET", "sluice:config", "rule:r", '{"rate":"1/m","capacity":100}')
-say(within(2, function()
+say(within(3, function()
     drain()
     return GET("/", "198.51.100.77").headers["ratelimit-policy"]
         == '"r";q=100;w=6000'
@@ -208,13 +208,13 @@ local function policy(path)
 end
 redis("HSET", "sluice:config", "rule:login",
       '{"match":{"path":"/login"},"rate":"1/d","capacity":40}')
-say(within(2, function() return policy() == '"login";q=40;w=3456000' end))
+say(within(3, function() return policy() == '"login";q=40;w=3456000' end))
 -- Bad: the last good version stays; its neighbours apply.
 redis("HSET", "sluice:config", "rule:login",
       '{"match":{"path":"/login"},"rate":"fast","capacity":40}',
       "rule:good", '{"match":{"path":"/good"},"rate":"1/d","capacity":6}',
       "rule:bad", '{"rate":"1/d","capacity":1,"burst":5}')
-say(within(2, function() return policy("/good") == '"good";q=6;w=518400' end))
+say(within(3, function() return policy("/good") == '"good";q=6;w=518400' end))
 say(policy(), policy("/other"))
 local fields = {}
 for _, e in ipairs(status().config.errors) do
@@ -234,7 +234,7 @@ say(lines)
 redis("HDEL", "sluice:config", "rule:bad")
 redis("HSET", "sluice:config", "rule:login",
       '{"match":{"path":"/login"},"rate":"1/d","capacity":30}')
-say(within(2, function() return policy() == '"login";q=30;w=2592000' end))
+say(within(3, function() return policy() == '"login";q=30;w=2592000' end))
 say(#status().config.errors, metrics()["sluice_config_errors"])
 --- timeout: 20
 --- response_body
@@ -286,7 +286,7 @@ end
 redis(unpack(args))
 redis("HSET", "sluice:config", "rule:marker",
       '{"match":{"path":"/marker"},"rate":"1/d","capacity":6}')
-say(within(2.5, function()
+say(within(3.5, function()
     return GET("/marker").headers["ratelimit-policy"]
         == '"marker";q=6;w=518400'
 end))
@@ -331,7 +331,7 @@ redis(unpack(args))
 say(within(3, function() return #status().config.errors > 0 end))
 say(GET("/r").status, GET("/other").status)
 redis("DEL", "sluice:config")
-say(within(2, function() return #status().config.errors == 0 end))
+say(within(3, function() return #status().config.errors == 0 end))
 show(GET("/r"), "ratelimit-policy")
 --- timeout: 20
 --- response_body
@@ -360,7 +360,7 @@ end
 now()
 say(now(), GET("/", "203.0.113.9").status)
 redis("HSET", "sluice:config", "mode", "shadow")
-say(within(2, function() return now() == 200 end))
+say(within(3, function() return now() == 200 end))
 say(GET("/", "203.0.113.9").status)
 local m = metrics()
 say((m['sluice_rule_decisions_total{rule="r",verdict="shadow"}'] or 0) > 0)
@@ -372,7 +372,7 @@ redis("HSET", "sluice:config", "mode", "loud")
 sleep(2)
 say(#status().config.errors)
 redis("HSET", "sluice:config", "mode", "enforce")
-say(within(2, function() return now() == 429 end))
+say(within(3, function() return now() == 429 end))
 redis("HDEL", "sluice:config", "mode")
 sleep(2)
 say(now(), #status().config.errors)
@@ -410,18 +410,18 @@ say(levels())
 redis("HSET", "sluice:config",
       "priority:first", '{"order":500,"match":{"path":"/a/*"},"level":1}',
       "priority:last", '{"order":9000,"match":{"path":["/b/*","/c/*"]},"level":1}')
-say(within(2, function() return levels() == "121" end))
+say(within(3, function() return levels() == "121" end))
 redis("HSET", "sluice:config", "priority:file1",
       '{"order":100,"match":{"path":"/a/*"},"level":3}')
-say(within(2, function() return levels() == "321" end))
+say(within(3, function() return levels() == "321" end))
 redis("HSET", "sluice:config", "priority:file2", '{"enabled":false}')
-say(within(2, function() return levels() == "311" end))
+say(within(3, function() return levels() == "311" end))
 redis("HSET", "sluice:config", "priority:x", '{"level":9,"match":{}}',
       "priority:y", '{"order":"soon","level":1,"match":{}}')
 sleep(2)
 say(levels(), #status().config.errors)
 redis("DEL", "sluice:config")
-say(within(2, function() return levels() == "223" end))
+say(within(3, function() return levels() == "223" end))
 --- timeout: 30
 --- response_body
 223
@@ -449,13 +449,13 @@ capacity = 50
 local function policy()
     return GET("/", "198.51.100.9").headers["ratelimit-policy"]
 end
-say(within(2, function() return policy() == '"r";q=3;w=259200' end))
+say(within(3, function() return policy() == '"r";q=3;w=259200' end))
 redis("DEL", "sluice:config")
-say(within(2, function() return policy() == '"r";q=50;w=4320000' end))
+say(within(3, function() return policy() == '"r";q=50;w=4320000' end))
 redis("HSET", "sluice:config", "rule:r", '{"rate":"1/d","capacity":4}')
-say(within(2, function() return policy() == '"r";q=4;w=345600' end))
+say(within(3, function() return policy() == '"r";q=4;w=345600' end))
 redis("FLUSHALL")
-say(within(2, function() return policy() == '"r";q=50;w=4320000' end))
+say(within(3, function() return policy() == '"r";q=50;w=4320000' end))
 many(20, function(i) return GET("/", "203.0.113." .. i) end)
 --- timeout: 20
 --- response_body
@@ -479,14 +479,14 @@ url = "redis://127.0.0.1:$REDIS_PORT/0"
 local function policy()
     return GET("/", "198.51.100.9").headers["ratelimit-policy"]
 end
-say(within(2, function() return policy() == '"r";q=3;w=259200' end))
+say(within(3, function() return policy() == '"r";q=3;w=259200' end))
 redis("EVAL", "redis.call('del', KEYS[1]) redis.call('sadd', KEYS[1], 'a')",
       1, "sluice:config")
 sleep(2.5)
 say(policy(), #status().config.errors + #status().warnings > 0)
 redis("DEL", "sluice:config")
 redis("HSET", "sluice:config", "rule:r", '{"rate":"1/d","capacity":4}')
-say(within(2.5, function() return policy() == '"r";q=4;w=345600' end))
+say(within(3.5, function() return policy() == '"r";q=4;w=345600' end))
 --- timeout: 20
 --- response_body
 true
@@ -509,7 +509,7 @@ rate = "1/d"
 capacity = 3
 --- driver
 local n = 0
-say(within(2, function()
+say(within(3, function()
     n = n + 1
     return GET("/both", "203.0.113." .. n).headers["ratelimit-policy"]
         == '"aa";q=2;w=172800'
@@ -532,7 +532,7 @@ true
 backend = "redis"
 url = "redis://127.0.0.1:$REDIS_PORT/0"
 --- driver
-say(within(2, function() return redis("ZCARD", "sluice:gateways") == 1 end))
+say(within(3, function() return redis("ZCARD", "sluice:gateways") == 1 end))
 local entry = redis("ZRANGE", "sluice:gateways", 0, 0, "WITHSCORES")
 local age = tonumber(redis("TIME")[1]) - tonumber(entry[2])
 say(age >= -1 and age < 12)
@@ -555,7 +555,7 @@ name = "r"
 rate = "1/d"
 capacity = 1
 --- driver
-say(within(2, function()
+say(within(3, function()
     GET("/")
     return GET("/").status == 200
 end))

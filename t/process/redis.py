@@ -104,14 +104,14 @@ class Together(Case):
             return seen
 
         redis("SADD", "sluice:blocklist", "203.0.113.9")
-        time.sleep(2)
+        time.sleep(3)
         self.assertGreater(len(probe(403)), 4)
         redis("SREM", "sluice:blocklist", "203.0.113.9")
-        time.sleep(2)
+        time.sleep(3)
         probe(200)
         redis("HSET", "sluice:config", "rule:r",
               '{"rate":"1000/d","capacity":77777}')
-        time.sleep(2)
+        time.sleep(3)
         for gw in pair:
             for i in range(50):
                 self.assertIn(";q=77777;", gw.ask(
@@ -513,7 +513,7 @@ class Memory(Case):
         self.assertTrue(soon(
             lambda: gw.ask(ip="203.0.113.77").status == 403, 3))
         self.assertTrue(soon(
-            lambda: gw.ask(ip="203.0.113.9").status == 200, 2))
+            lambda: gw.ask(ip="203.0.113.9").status == 200, 3))
         self.assertEqual(gw.ask(ip="203.0.113.10").status, 200)
         self.assertIn(";q=50;", gw.ask(
             ip="10.9.9.10").headers["ratelimit-policy"])
