@@ -252,9 +252,9 @@ local path = "$TEST_NGINX_SERVROOT/html/lists/"
 local f = assert(io.open(path .. "b.txt", "w"))
 f:write("203.0.113.2\n")
 f:close()
-say(within(3, function() return blocked(2) end), blocked(1))
+say(within(6, function() return blocked(2) end), blocked(1))
 os.remove(path .. "a.txt")
-say(within(3, function() return not blocked(1) end), blocked(2))
+say(within(6, function() return not blocked(1) end), blocked(2))
 --- timeout: 20
 --- response_body
 true false
@@ -282,7 +282,7 @@ local function write(text)
 end
 say(GET("/", "203.0.113.1").status, GET("/", "203.0.113.2").status)
 write("203.0.113.2\n203.0.113.3\n")
-say(within(3, function() return GET("/", "203.0.113.2").status == 403 end))
+say(within(6, function() return GET("/", "203.0.113.2").status == 403 end))
 say(GET("/", "203.0.113.1").status)
 -- More than half of the lines bad: the old content stays.
 write("203.0.113.5\nrubbish\n<html>\nmore\n")
@@ -293,7 +293,7 @@ os.remove(path)
 sleep(2.5)
 say(GET("/", "203.0.113.2").status)
 write("203.0.113.6\n")
-say(within(3, function() return GET("/", "203.0.113.6").status == 403 end))
+say(within(6, function() return GET("/", "203.0.113.6").status == 403 end))
 say(GET("/", "203.0.113.2").status)
 --- timeout: 30
 --- response_body
