@@ -32,7 +32,7 @@ fn region(size_bytes: u64) -> (Region, RuleId, RuleId) {
     let region = Region::on_heap(size_bytes);
     let take = |name, emission, capacity| {
         region
-            .take_rule_at(name, Limit::new(emission, capacity), 0, 0, T0)
+            .take_rule_at(name, Limit::new(emission, capacity), 0, None, T0)
             .expect("room for rules")
     };
     let (flood, steady) = (take("flood", DAY, 5), take("steady", 12 * S, 5));
@@ -42,7 +42,7 @@ fn region(size_bytes: u64) -> (Region, RuleId, RuleId) {
 fn parts(c: &mut Criterion<CpuTime>) {
     let (region, slow, _) = region(32 << 20);
     let fast = region
-        .take_rule_at("fast", Limit::new(1_000, 1_000_000), 0, 0, T0)
+        .take_rule_at("fast", Limit::new(1_000, 1_000_000), 0, None, T0)
         .unwrap();
     let k = region.hash(fast, b"\x01\x04\xcb\x00\x71\x09");
     let mut now = T0.0;
@@ -86,7 +86,7 @@ fn parts(c: &mut Criterion<CpuTime>) {
             for _ in 0..16 {
                 n += 1;
                 let limit = Limit::new(DAY, 6 + n % 2);
-                region.take_rule_at("flood", limit, 0, 0, T0).unwrap();
+                region.take_rule_at("flood", limit, 0, None, T0).unwrap();
             }
         })
     });

@@ -148,7 +148,7 @@ fn compile_one(
 ) -> Result<Compiled, FieldError> {
     let take = |name: &str, limit: Limit| {
         cx.region
-            .take_rule(name, limit, cx.setup_generation)
+            .take_rule_as_of(name, limit, cx.setup_generation, cx.config_generation)
             .map_err(|e| FieldError {
                 field: format!("rule:{}", rule.name),
                 problem: e.to_string(),

@@ -18,7 +18,7 @@ fn region() -> Region {
 
 fn rule(region: &Region, name: &str, emission_ns: u64, capacity: u32) -> RuleId {
     region
-        .take_rule_at(name, Limit::new(emission_ns, capacity), 0, 0, T0)
+        .take_rule_at(name, Limit::new(emission_ns, capacity), 0, None, T0)
         .unwrap()
 }
 
@@ -183,7 +183,7 @@ fn full_buckets_go_first_and_lose_nothing() {
     );
     // A word of an older epoch never counts as full, though its time is past.
     region
-        .take_rule_at("fast", Limit::new(86_400 * S, 5), 0, 0, at(2))
+        .take_rule_at("fast", Limit::new(86_400 * S, 5), 0, None, at(2))
         .unwrap();
     assert_eq!(region.peek(fast, fast_keys[0], 1, at(2)).remaining, 4);
 }
@@ -262,7 +262,13 @@ fn buckets_follow_their_limit() {
     assert!(region.spend(login, k, 50, T0).admitted);
     for i in 0..40u32 {
         let capacity = 100 + i % 2;
-        let id = region.take_rule_at(name, Limit::new(hour, capacity), 0, 0, at(1 + u64::from(i)));
+        let id = region.take_rule_at(
+            name,
+            Limit::new(hour, capacity),
+            0,
+            None,
+            at(1 + u64::from(i)),
+        );
         assert_eq!(id.unwrap(), login);
         assert_eq!(region.limit(login).capacity, capacity);
         // 50 and a little less are spent, whatever the epoch's number.
@@ -275,11 +281,11 @@ fn buckets_follow_their_limit() {
     }
     // Lowered, it counts at once; raised again, the lower one was in force.
     region
-        .take_rule_at(name, Limit::new(hour, 10), 0, 0, at(60))
+        .take_rule_at(name, Limit::new(hour, 10), 0, None, at(60))
         .unwrap();
     assert!(!region.peek(login, k, 1, at(60)).admitted);
     region
-        .take_rule_at(name, Limit::new(hour, 30), 0, 0, at(60))
+        .take_rule_at(name, Limit::new(hour, 30), 0, None, at(60))
         .unwrap();
     assert_eq!(region.spend(login, k, 1, at(60)).remaining, 19);
 }
@@ -288,21 +294,26 @@ fn buckets_follow_their_limit() {
 fn only_the_newest_setup_changes_a_limit() {
     let region = region();
     let limit = |c| Limit::new(S, c);
-    let take = |c, setup, config| {
+    let take = |c, setup, config, now| {
         region
-            .take_rule_at("r", limit(c), setup, config, T0)
+            .take_rule_at("r", limit(c), setup, Some(config), now)
             .unwrap()
     };
-    let id = take(5, 1, 1);
+    let id = take(5, 1, 1, T0);
     region.attach_worker(2).unwrap();
-    take(6, 1, 9);
+    take(6, 1, 9, T0);
     assert_eq!(region.limit(id), limit(5), "a setup of before");
-    take(6, 2, 9);
+    take(6, 2, 9, T0);
     assert_eq!(region.limit(id), limit(6));
-    take(7, 2, 8);
+    take(7, 2, 8, at(1));
     assert_eq!(region.limit(id), limit(6), "a configuration of before");
+    // Numbers that have started anew are no reason to hold on to a limit.
+    take(7, 2, 8, at(60));
+    assert_eq!(region.limit(id), limit(7));
+    take(8, 3, 1, at(60));
+    assert_eq!(region.limit(id), limit(8));
     // A rule that nobody has yet has the limit of whoever takes it.
-    let late = region.take_rule_at("new", limit(3), 1, 0, T0).unwrap();
+    let late = region.take_rule_at("new", limit(3), 1, None, T0).unwrap();
     assert_eq!(region.limit(late), limit(3));
 }
 
@@ -319,7 +330,7 @@ fn changes_and_decisions_at_once() {
                 for i in 0..ROUNDS / 4 {
                     // Only the rate changes: a capacity that falls and rises again gives tokens.
                     let limit = Limit::new(86_400 * S + (i + odd) % 3 * S, 200);
-                    assert_eq!(region.take_rule_at("r", limit, 0, 0, T0).unwrap(), id);
+                    assert_eq!(region.take_rule_at("r", limit, 0, None, T0).unwrap(), id);
                 }
             });
         };
@@ -344,32 +355,32 @@ fn changes_and_decisions_at_once() {
 fn names_are_forgotten_when_nobody_uses_them() {
     let region = region();
     region.attach_worker(1).unwrap();
+    region.my_config_generation(1);
     let names = 255;
     let limit = Limit::new(86_400 * S, 5);
+    let take = |name: &str, limit, config| region.take_rule_as_of(name, limit, 1, config);
     let ids: Vec<_> = (0..names)
-        .map(|i| region.take_rule(&format!("r{i}"), limit, 1).unwrap())
+        .map(|i| take(&format!("r{i}"), limit, 1).unwrap())
         .collect();
     let k = key(&region, ids[0], 1);
     region.my().rule(ids[0], super::super::RuleVerdict::Pass);
     assert!(region.spend(ids[0], k, 5, region.now()).admitted);
-    let full = region
-        .take_rule("one-more", limit, 1)
-        .unwrap_err()
-        .to_string();
+    let full = take("one-more", limit, 1).unwrap_err().to_string();
     assert!(full.contains("255"), "{full}");
     // Twins have room of their own.
-    region.take_rule("one-more~local", limit, 1).unwrap();
-    let config = region.next_config_generation();
-    ids[1..].iter().enumerate().for_each(|(i, id)| {
-        assert_eq!(
-            region.take_rule(&format!("r{}", i + 1), limit, 1).unwrap(),
-            *id
-        );
-    });
-    region.my_config_generation(config);
+    take("one-more~local", limit, 1).unwrap();
+    for (i, id) in ids.iter().enumerate().skip(1) {
+        assert_eq!(take(&format!("r{i}"), limit, 2).unwrap(), *id);
+    }
+    assert!(
+        take("one-more", limit, 2).is_err(),
+        "the first is still in force"
+    );
+    region.my_config_generation(2);
     let other = Limit::new(S, 7);
     // Not even a worker of an older setup meets the old limit.
-    assert_eq!(region.take_rule("one-more", other, 0).unwrap(), ids[0]);
+    let late = region.take_rule_as_of("one-more", other, 0, 2).unwrap();
+    assert_eq!(late, ids[0]);
     assert_eq!(region.limit(ids[0]), other);
     assert!(region.peek(ids[0], k, 5, region.now()).admitted);
     let totals = region.totals();
@@ -378,7 +389,7 @@ fn names_are_forgotten_when_nobody_uses_them() {
         (names, "one-more")
     );
     assert_eq!(totals.rules[0].pass, 0);
-    assert!(region.take_rule("too-many", limit, 1).is_err());
+    assert!(take("too-many", limit, 2).is_err());
 }
 
 #[test]

@@ -56,9 +56,7 @@ pub struct LineHead {
     pub setup_generation: AtomicU64,
     /// In force in this worker; 0: none yet.
     pub config_generation: AtomicU64,
-    /// The region's configuration generation when this worker attached.
-    pub config_at_start: AtomicU64,
-    _who: [AtomicU64; 4],
+    _who: [AtomicU64; 5],
     verdicts: [AtomicU64; 16],
     store: [AtomicU64; 8],
     latency: [AtomicU64; 16],

@@ -217,8 +217,6 @@ impl Region {
         // finds it and the byte locked shows this worker.
         head.setup_generation.store(setup_generation, Relaxed);
         head.config_generation.store(0, Relaxed);
-        head.config_at_start
-            .store(self.config_generation(), Relaxed);
         head.pid.store(pid.into(), Relaxed);
         // SeqCst: with `take_rule`, which asks who is the newest.
         self.header()
@@ -399,14 +397,16 @@ impl Region {
 
     /// Finds or makes the entry under that name (1 to 80 bytes; names with `~`
     /// have no counters). The limit is put in force when it differs and
-    /// `generation` (a setup's) is the newest that has started.
+    /// `generation` (a setup's) is the newest that has started. A name taken
+    /// like this is never forgotten.
     pub fn take_rule(&self, name: &str, limit: Limit, generation: u64) -> Result<RuleId, Error> {
-        self.take_rule_as_of(name, limit, generation, 0)
+        self.take_rule_at(name, limit, generation, None, self.now())
     }
 
-    /// The same; a limit that comes from an older configuration than the one
-    /// that set the entry last (by [`Region::config_generation`]; 0: unknown)
-    /// does not change it either.
+    /// The same for the configuration that this worker is about to report by
+    /// [`Region::my_config_generation`]. Its name is forgotten, when room is
+    /// short, once all living workers have reported newer ones. A limit of an
+    /// older configuration does not undo what a newer one has just changed.
     pub fn take_rule_as_of(
         &self,
         name: &str,
@@ -414,7 +414,7 @@ impl Region {
         generation: u64,
         config_generation: u64,
     ) -> Result<RuleId, Error> {
-        self.take_rule_at(name, limit, generation, config_generation, self.now())
+        self.take_rule_at(name, limit, generation, Some(config_generation), self.now())
     }
 
     /// The same at a given time, for tests.
@@ -424,13 +424,14 @@ impl Region {
         name: &str,
         limit: Limit,
         generation: u64,
-        config_generation: u64,
+        config_generation: Option<u64>,
         now: Nanos,
     ) -> Result<RuleId, Error> {
         // SeqCst: with `attach_worker`.
         let newest_setup = generation >= self.header().started_generation.load(SeqCst);
         let taker = Taker {
             newest_setup,
+            setup: generation,
             config: config_generation,
             now,
         };
@@ -446,7 +447,6 @@ impl Region {
             name,
             limit,
             taker,
-            self.config_generation(),
             || buckets.sweep(),
             || self.recycle(name),
         )
@@ -458,17 +458,9 @@ impl Region {
             Some(lock) => Some(lock.hold(RULES, Duration::from_secs(2))?),
             None => None,
         };
-        let used = |(_, line): (u32, Line<'_>)| {
-            let head = line.head;
-            head.config_generation
-                .load(Relaxed)
-                .max(head.config_at_start.load(Relaxed))
-        };
-        let unused_below = self
-            .living()
-            .map(used)
-            .min()
-            .unwrap_or_else(|| self.config_generation());
+        // A worker that has not reported yet reports 0, and so keeps all names.
+        let reported = |(_, line): (u32, Line<'_>)| line.head.config_generation.load(Relaxed);
+        let unused_below = self.living().map(reported).min().unwrap_or(0);
         let buckets = self.buckets();
         self.rules()
             .recycle(name, unused_below, self.lines(), |rule| {

@@ -50,6 +50,8 @@ pub const RULE_BITS: u32 = 11;
 /// Longest name of an entry, bytes.
 pub const NAME_BYTES: usize = 80;
 const DEPTH: u64 = EPOCHS;
+/// A configuration that is older than one that came in this time is late.
+const LATE_NS: u64 = 10_000_000_000;
 /// Key of an entry that is being given to another name.
 const IN_TRANSIT: u128 = 1;
 
@@ -60,9 +62,9 @@ pub struct RuleEntry {
     newest: AtomicU64,
     /// No word carries an older change.
     oldest: AtomicU64,
-    /// Configuration generation that made the newest change.
+    /// [`Taker::order`] of who made the newest change.
     made_by: AtomicU64,
-    /// Configuration generation at which the entry was last taken.
+    /// Newest configuration generation for which the entry was taken.
     taken_at: AtomicU64,
     refusals: AtomicU64,
     refusals_told_ns: AtomicU64,
@@ -109,9 +111,21 @@ impl Name<'_> {
 pub struct Taker {
     /// Whether it is of the newest setup that has started.
     pub newest_setup: bool,
-    /// Its configuration generation, 0 when unknown.
-    pub config: u64,
+    pub setup: u64,
+    /// The configuration generation that it will report as its own
+    /// ([`Region::my_config_generation`](super::Region::my_config_generation));
+    /// `None` when it does not say.
+    pub config: Option<u64>,
     pub now: Nanos,
+}
+
+impl Taker {
+    /// Orders configurations: by setup (24 bits), then by generation (40 bits).
+    fn order(self) -> u64 {
+        self.config.map_or(u64::MAX, |config| {
+            self.setup << 40 | config & ((1 << 40) - 1)
+        })
+    }
 }
 
 impl RuleEntry {
@@ -202,9 +216,10 @@ impl RuleEntry {
                 self.finish(next, taker.now);
                 continue;
             }
-            // Relaxed: `made_by` only keeps those who are late from undoing a
-            // change; when it comes late itself they make one change more.
-            let late = taker.config != 0 && taker.config < self.made_by.load(Relaxed);
+            // Relaxed: `made_by` only keeps a worker that is late from undoing
+            // for a moment what another has just changed.
+            let late = taker.order() < self.made_by.load(Relaxed)
+                && taker.now.0 < self.changed_at(s).saturating_add(LATE_NS);
             if s > 0 && (self.in_force().1.limit == limit || !taker.newest_setup || late) {
                 return;
             }
@@ -219,11 +234,15 @@ impl RuleEntry {
                 Relaxed,
             );
             if swap.is_ok() {
-                self.made_by.fetch_max(taker.config, Relaxed);
+                self.made_by.store(taker.order(), Relaxed);
                 self.finish(next, taker.now);
                 return;
             }
         }
+    }
+
+    fn changed_at(&self, s: u64) -> u64 {
+        self.times[Self::slot(s)].load(Acquire) as u64
     }
 
     fn finish(&self, s: u64, now: Nanos) {
@@ -343,13 +362,11 @@ impl<'a> Rules<'a> {
     }
 
     /// Finds or makes the entry of `name` and puts `limit` in force.
-    /// `config_now` is the region's newest configuration generation.
     pub fn take(
         self,
         name: Name<'_>,
         limit: Limit,
         taker: Taker,
-        config_now: u64,
         sweep: impl Fn(),
         recycle: impl Fn() -> Result<(), Error>,
     ) -> Result<RuleId, Error> {
@@ -367,7 +384,9 @@ impl<'a> Rules<'a> {
             let entry = &self.0[i];
             // SeqCst here, on the key below, and in `recycle`: either it sees
             // that the entry has been taken, or we see that it is in transit.
-            entry.taken_at.fetch_max(config_now, SeqCst);
+            entry
+                .taken_at
+                .fetch_max(taker.config.unwrap_or(u64::MAX - 1), SeqCst);
             if entry.name_len.load(Acquire) == 0 {
                 entry.write_name(name.text);
             }
@@ -381,8 +400,8 @@ impl<'a> Rules<'a> {
     /// Gives the entry that has been out of use for longest to `name`. For one
     /// caller at a time, who holds the lock for it; a caller that is killed
     /// leaves an entry in transit, which the next one takes first.
-    /// `unused_below`: entries last taken at an older configuration generation
-    /// are nobody's. `purge` removes a rule's buckets.
+    /// `unused_below`: entries last taken for an older configuration generation
+    /// are nobody's, since every living worker reports a newer one. `purge` removes a rule's buckets.
     pub fn recycle(
         self,
         name: Name<'_>,
@@ -441,6 +460,7 @@ impl<'a> Rules<'a> {
         }
         entry.refusals.store(0, Relaxed);
         entry.made_by.store(0, Relaxed);
+        entry.taken_at.store(0, Relaxed);
         entry.name_len.store(0, Release);
         entry.write_name(name.text);
         entry.key.store(name.key(), SeqCst);

@@ -287,9 +287,10 @@ fn killed_while_names_are_reused() {
         let mut state = seed;
         loop {
             let config = region.next_config_generation();
+            let take = |name: &str| region.take_rule_as_of(name, slow(5), 1, config);
             for _ in 0..40 {
                 let name = format!("r{}", dice(&mut state, 100_000));
-                match region.take_rule(&name, slow(5), 1) {
+                match take(&name) {
                     Ok(rule) => {
                         let key = region.hash(rule, b"client");
                         region.spend(rule, key, 1, region.now());
