@@ -17,6 +17,8 @@ pub struct InForce {
     pub store_lists: [Option<Arc<Lists>>; 3],
     /// Entries of all of them that were skipped.
     pub rejected: u64,
+    /// All that is published could be mapped.
+    pub complete: bool,
 }
 
 pub struct Current {

@@ -24,6 +24,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How often a worker without the lock tries to get it.
 const TRY_LOCK: Duration = Duration::from_millis(250);
 
+/// After a published list that could not be mapped.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// What is in force for this setup now.
 pub fn in_force(
     setup: &Setup,
@@ -49,6 +52,7 @@ pub fn in_force(
         file_lists: before.map_or_else(|| setup.lists.clone(), |b| b.file_lists.clone()),
         store_lists: before.map(|b| b.store_lists.clone()).unwrap_or_default(),
         rejected: 0,
+        complete: true,
     };
     lists_in_force(setup, published, known, &mut force);
     force
@@ -63,11 +67,13 @@ fn lists_in_force(
 ) {
     let own_files = setup.files.allow.rejected() + setup.files.block.rejected();
     force.rejected = own_files;
+    force.complete = true;
     if let Some((_, list)) = published.files.filter(|(g, _)| *g == setup.generation) {
-        if known.is_none_or(|k| k.files != published.files)
-            && let Ok(lists) = publish::open(setup.region, Kind::Files, list)
-        {
-            force.file_lists = some(lists);
+        if known.is_none_or(|k| k.files != published.files) {
+            match publish::open(setup.region, Kind::Files, list) {
+                Ok(lists) => force.file_lists = some(lists),
+                Err(_) => force.complete = false,
+            }
         }
         force.rejected = list.rejected;
     }
@@ -77,10 +83,11 @@ fn lists_in_force(
         match published.lists[n] {
             None => *slot = None,
             Some(list) => {
-                if known.is_none_or(|k| k.lists[n] != published.lists[n])
-                    && let Ok(lists) = publish::open(setup.region, publish::kind(which), list)
-                {
-                    *slot = some(lists);
+                if known.is_none_or(|k| k.lists[n] != published.lists[n]) {
+                    match publish::open(setup.region, publish::kind(which), list) {
+                        Ok(lists) => *slot = some(lists),
+                        Err(_) => force.complete = false,
+                    }
                 }
                 force.rejected += list.rejected;
             }
@@ -122,6 +129,8 @@ struct Follower {
     /// Running while this worker holds the lock.
     leading: Option<Leading>,
     tried: Instant,
+    /// What could not be mapped is tried again then.
+    not_before: Instant,
 }
 
 struct Leading {
@@ -144,6 +153,7 @@ impl Follower {
             published,
             leading: None,
             tried,
+            not_before: tried,
         }
     }
 
@@ -245,7 +255,7 @@ impl Follower {
     fn follow(&mut self) {
         let region = self.setup.region;
         let now = (region.published(Kind::Config), region.gateways());
-        if now == self.seen {
+        if now == self.seen || Instant::now() < self.not_before {
             return;
         }
         let published = Published::load(region, &self.setup.config.store);
@@ -261,9 +271,15 @@ impl Follower {
             in_force(&self.setup, &published, Some((&before, &self.published)))
         };
         region.my_config_generation(force.rules.generation);
+        let complete = force.complete;
         self.current.change(|c| *c = force);
-        self.published = published;
-        self.seen = now;
+        if complete {
+            self.published = published;
+            self.seen = now;
+        } else {
+            // A list could not be mapped: tried again, since nobody may publish for a long time.
+            self.not_before = Instant::now() + RETRY;
+        }
     }
 }
 
