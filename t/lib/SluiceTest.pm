@@ -43,6 +43,9 @@ our ($Root, $Tmp, $Shm, $Lua, $Lib, $RedisPort, $RedisPid, $Mute,
 my $Owner = $$;
 my $Blocks = 0;
 
+# END blocks clean up, and run only where Perl ends by itself.
+$SIG{$_} = sub { exit 1 } for qw(HUP INT PIPE TERM);
+
 $Root = Cwd::abs_path(dirname(__FILE__) . '/../..');
 $Lua = Cwd::abs_path($ENV{SLUICE_LUA} // "$Root/lua");
 $Lib = Cwd::abs_path($ENV{SLUICE_LIB} // "$Root/target/fast");
