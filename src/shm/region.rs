@@ -1,26 +1,27 @@
 //! The region: what the rest of the crate sees of the shared memory.
+//!
+//! Here are its making, its workers and its numbers; in `limits` the rules and
+//! deciding by them, in `beside` what lies in files of its own.
+mod beside;
+mod limits;
+
 use super::bans::{self, Bans};
-use super::bucket::{Ask, Buckets};
+use super::bucket::Buckets;
 use super::error::{Error, error};
 use super::file;
 use super::layout::{Header, LAYOUT, Layout};
 use super::life::{self, Attach, Case};
 use super::line::{Line, Lines, RuleTotals, Totals};
-use super::lock::{LockFile, RULES, SYNC};
+use super::lock::{LockFile, SYNC};
 use super::memory::Memory;
-use super::published::{self, Kind, Mapped};
-use super::rules::{Name, RuleEntry, RuleId, Rules, Taker};
-use super::table::{KeyHash, Set, Table};
-use crate::domain::bucket::word::{Limit, Outcome};
+use super::published::Kind;
+use super::rules::{RuleEntry, RuleId, Rules};
+use super::table::{Set, Table};
 use crate::domain::config;
-use crate::domain::entry::Subject;
 use crate::domain::units::Nanos;
-use siphasher::sip128::{Hasher128, SipHasher13};
-use std::hash::Hasher;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Gauges that any worker may set and status and metrics read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -391,214 +392,6 @@ impl Region {
             }
         }
         totals
-    }
-
-    // ---- rules ----
-
-    /// Finds or makes the entry under that name (1 to 80 bytes; names with `~`
-    /// have no counters). The limit is put in force when it differs and
-    /// `generation` (a setup's) is the newest that has started. A name taken
-    /// like this is never forgotten.
-    pub fn take_rule(&self, name: &str, limit: Limit, generation: u64) -> Result<RuleId, Error> {
-        self.take_rule_at(name, limit, generation, None, self.now())
-    }
-
-    /// The same for the configuration that this worker is about to report by
-    /// [`Region::my_config_generation`]. Its name is forgotten, when room is
-    /// short, once all living workers have reported newer ones. A limit of an
-    /// older configuration does not undo what a newer one has just changed.
-    pub fn take_rule_as_of(
-        &self,
-        name: &str,
-        limit: Limit,
-        generation: u64,
-        config_generation: u64,
-    ) -> Result<RuleId, Error> {
-        self.take_rule_at(name, limit, generation, Some(config_generation), self.now())
-    }
-
-    /// The same at a given time, for tests.
-    #[doc(hidden)]
-    pub fn take_rule_at(
-        &self,
-        name: &str,
-        limit: Limit,
-        generation: u64,
-        config_generation: Option<u64>,
-        now: Nanos,
-    ) -> Result<RuleId, Error> {
-        // SeqCst: with `attach_worker`.
-        let newest_setup = generation >= self.header().started_generation.load(SeqCst);
-        let taker = Taker {
-            newest_setup,
-            setup: generation,
-            config: config_generation,
-            now,
-        };
-        let mut hasher = SipHasher13::new_with_keys(self.seed[0], self.seed[1]);
-        hasher.write(b"rule\0");
-        hasher.write(name.as_bytes());
-        let name = Name {
-            text: name,
-            hash: hasher.finish128().as_u128(),
-        };
-        let buckets = self.buckets();
-        self.rules().take(
-            name,
-            limit,
-            taker,
-            || buckets.sweep(),
-            || self.recycle(name),
-        )
-    }
-
-    fn recycle(&self, name: Name<'_>) -> Result<(), Error> {
-        let _threads = self.threads.lock();
-        let _held = match self.lock_file() {
-            Some(lock) => Some(lock.hold(RULES, Duration::from_secs(2))?),
-            None => None,
-        };
-        // A worker that has not reported yet reports 0, and so keeps all names.
-        let reported = |(_, line): (u32, Line<'_>)| line.head.config_generation.load(Relaxed);
-        let unused_below = self.living().map(reported).min().unwrap_or(0);
-        let buckets = self.buckets();
-        self.rules()
-            .recycle(name, unused_below, self.lines(), |rule| {
-                buckets.purge_where(|r| r == rule)
-            })
-    }
-
-    /// The limit in force.
-    pub fn limit(&self, rule: RuleId) -> Limit {
-        self.rules().get(rule).in_force().1.limit
-    }
-
-    /// Counts one refusal ([`RuleId::BLOCKED`]: by a list). `Some(refusals since
-    /// the last)` at most once a second per rule over all workers.
-    pub fn refusal_log(&self, rule: RuleId, now: Nanos) -> Option<u64> {
-        self.rules().get(rule).refusal(now)
-    }
-
-    // ---- buckets ----
-
-    /// Names the bucket of `key` under `rule`; keyed, so that nobody can aim.
-    pub fn hash(&self, rule: RuleId, key: &[u8]) -> KeyHash {
-        let mut hasher = SipHasher13::new_with_keys(self.seed[0], self.seed[1] ^ u64::from(rule.0));
-        hasher.write(key);
-        KeyHash::new(rule, hasher.finish128().as_u128())
-    }
-
-    /// What a request would get; nothing is spent, no bucket is made.
-    pub fn peek(&self, rule: RuleId, key: KeyHash, cost: u32, now: Nanos) -> Outcome {
-        self.buckets().peek(Ask {
-            rule,
-            key,
-            cost,
-            now,
-        })
-    }
-
-    /// Decides, and spends what is admitted.
-    pub fn spend(&self, rule: RuleId, key: KeyHash, cost: u32, now: Nanos) -> Outcome {
-        self.buckets().spend(Ask {
-            rule,
-            key,
-            cost,
-            now,
-        })
-    }
-
-    /// Gives back what `spend` took.
-    pub fn undo(&self, rule: RuleId, key: KeyHash, cost: u32, now: Nanos) {
-        self.buckets().undo(Ask {
-            rule,
-            key,
-            cost,
-            now,
-        });
-    }
-
-    /// For benches: as if no bucket had ever been used.
-    #[doc(hidden)]
-    pub fn empty_bucket_table(&self) {
-        self.buckets().purge_where(|_| true);
-    }
-
-    /// (capacity, used): used are slots with a bucket, full ones included.
-    pub fn bucket_slots(&self) -> (u64, u64) {
-        let capacity = self.buckets().table.capacity();
-        (capacity, self.lines().slots_used().min(capacity))
-    }
-
-    // ---- published files ----
-
-    /// Publishes bytes for all workers; for a worker only, since what the
-    /// master makes belongs to root. Errors: no room, directory not writable;
-    /// what was published before stays.
-    pub fn publish(&self, kind: Kind, bytes: &[u8]) -> Result<u64, Error> {
-        let number = &self.header().published[kind as usize];
-        match &self.files {
-            Files::Disk { path, .. } => published::publish(path, kind, number, bytes),
-            Files::Heap(files) => {
-                let mut files = files.lock();
-                // Relaxed: in the mutex.
-                let next = number.load(Relaxed) + 1;
-                files.retain(|(k, n, _)| *k != kind || *n + 1 == next);
-                files.push((kind, next, bytes.to_vec()));
-                number.store(next, Release);
-                Ok(next)
-            }
-        }
-    }
-
-    /// The number in force; 0: none yet. Numbers rise, not always by one.
-    pub fn published(&self, kind: Kind) -> u64 {
-        // Acquire: with the release in `publish`, so that the file is there.
-        self.header().published[kind as usize].load(Acquire)
-    }
-
-    /// Maps what was published. Gone when two newer ones have come meanwhile:
-    /// ask for the number again.
-    pub fn open_published(&self, kind: Kind, generation: u64) -> Result<Mapped, Error> {
-        match &self.files {
-            Files::Disk { path, .. } => published::open(path, kind, generation),
-            Files::Heap(files) => files
-                .lock()
-                .iter()
-                .find(|(k, n, _)| (*k, *n) == (kind, generation))
-                .map(|(_, _, bytes)| Mapped::from_bytes(bytes))
-                .ok_or_else(|| error!("{} {generation} is gone", kind.name())),
-        }
-    }
-
-    // ---- bans of the local store ----
-
-    /// Until that Unix second; `u64::MAX`: for ever. Error: 100,000 are in force.
-    pub fn ban(&self, subject: &Subject, until_unix: u64) -> Result<(), Error> {
-        self.bans.ban(subject, until_unix, unix_now())
-    }
-
-    /// Whether there was such a ban.
-    pub fn unban(&self, subject: &Subject) -> Result<bool, Error> {
-        Ok(self.bans.unban(subject, unix_now()))
-    }
-
-    /// Whether there may be any; near-free, for the request path.
-    pub fn any_bans(&self) -> bool {
-        self.bans.any()
-    }
-
-    pub fn banned_address(&self, ip: IpAddr, now_unix: u64) -> bool {
-        self.bans.address(ip, now_unix)
-    }
-
-    pub fn banned_user(&self, user: &[u8], now_unix: u64) -> bool {
-        self.bans.user(user, now_unix)
-    }
-
-    /// How many are in force; counts them, so not for the request path.
-    pub fn bans_count(&self) -> u64 {
-        self.bans.count(unix_now())
     }
 }
 

@@ -1,4 +1,4 @@
-use super::super::{RuleVerdict, StoreResult, Verdict};
+use super::super::{Limit, RuleTotals, RuleVerdict, StoreResult, Verdict};
 use super::*;
 
 fn shm(dir: &tempfile::TempDir, size_bytes: u64) -> config::Shm {

@@ -4,6 +4,7 @@
 //! understands as much of the usual command line as cargo and nextest use.
 //! Each case is a master that opens a region in a directory of its own and
 //! forks its workers, as nginx does.
+mod killed;
 mod life;
 mod processes;
 mod workers;
@@ -29,7 +30,7 @@ fn main() {
         };
         !has("--ignored") && (wanted.is_empty() || wanted.iter().any(fits))
     };
-    let cases: Vec<Case> = [life::CASES, workers::CASES].concat();
+    let cases: Vec<Case> = [life::CASES, workers::CASES, killed::CASES].concat();
     let cases: Vec<&Case> = cases.iter().filter(|(name, _)| chosen(name)).collect();
     if has("--list") {
         cases.iter().for_each(|(name, _)| println!("{name}: test"));
