@@ -151,7 +151,9 @@ fn main() {
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
-    let asserted = !std::env::args().any(|a| a == "--test" || a == "--list");
+    // In a landing's short turn times are shown, not judged.
+    let asserted = !std::env::args().any(|a| a == "--test" || a == "--list")
+        && std::env::var_os("SHORT_TURN").is_none();
 
     let (texts, which) = texts();
     let real = entries(&texts);
