@@ -33,5 +33,6 @@ pub mod cookie;
 pub mod entry;
 pub mod key;
 pub mod matcher;
+pub mod pool;
 pub mod priority;
 pub mod units;

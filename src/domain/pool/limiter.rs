@@ -1,0 +1,1 @@
+//! Finds the limit of an adaptive pool.
