@@ -199,6 +199,10 @@ pub enum Refusal {
     },
     Blocked,
     Error,
+    /// The backend is full.
+    Shed {
+        retry_after_s: u64,
+    },
 }
 
 /// `Retry-After` of [`Refusal::Error`].
@@ -215,7 +219,7 @@ pub fn problem(refusal: Refusal, status: u16, out: &mut Vec<u8>) {
             "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "Request cannot be satisfied as assigned quota has been exceeded",
         ),
-        Refusal::Blocked | Refusal::Error => ("about:blank", phrase(status)),
+        Refusal::Blocked | Refusal::Error | Refusal::Shed { .. } => ("about:blank", phrase(status)),
     };
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(kind.as_bytes());

@@ -127,6 +127,7 @@ pub fn refuse<'r>(
     }
     let retry_after_s = match refusal {
         Refusal::Limited { retry_after_s } => retry_after_s,
+        Refusal::Shed { retry_after_s } => Some(retry_after_s),
         Refusal::Error => Some(1),
         Refusal::Blocked => None,
     };

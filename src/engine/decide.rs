@@ -482,6 +482,7 @@ fn name(verdict: Verdict) -> &'static [u8] {
         Verdict::Limited => b"limited",
         Verdict::Blocked => b"blocked",
         Verdict::Error => b"error",
+        Verdict::Shed => b"shed",
     }
 }
 

@@ -18,6 +18,16 @@ pub enum Var<'a> {
     RequestUri,
     Method,
     Host,
+    ContentLength,
+    /// Bytes of the request that have been read, those of its body not counted while it waits.
+    RequestLength,
+    TransferEncoding,
+    /// Of the answer, once there is one.
+    Status,
+    /// Of the backend's answer, like the times: one for each backend that was tried.
+    UpstreamStatus,
+    UpstreamTime,
+    UpstreamHeaderTime,
     /// An argument of the query string.
     Arg(&'a str),
 }

@@ -56,6 +56,9 @@ pub struct Fake {
     pub headers: Vec<(&'static str, &'static str)>,
     pub args: Vec<(&'static str, &'static str)>,
     pub subrequest: bool,
+    /// Of the answer, and of the backend's (status and time; empty: none was asked).
+    pub status: &'static str,
+    pub upstream: (&'static str, &'static str),
     /// nginx calls at the end.
     pub cleanup: bool,
     pub vars: BTreeMap<&'static str, String>,
@@ -78,9 +81,18 @@ impl Fake {
         }
     }
 
+    fn header_of(&self, name: &str) -> Option<&'static [u8]> {
+        let found = self.headers.iter().find(|(n, _)| *n == name);
+        found.map(|(_, v)| v.as_bytes())
+    }
+
     pub fn var(&self, name: &str) -> &str {
         self.vars.get(name).map_or("-", |s| s)
     }
+}
+
+fn some(text: &'static str) -> Option<&'static [u8]> {
+    (!text.is_empty()).then_some(text.as_bytes())
 }
 
 fn text(value: &[u8]) -> String {
@@ -104,6 +116,12 @@ impl Exchange<'static> for Fake {
             Var::RequestUri => self.request_uri,
             Var::Method => self.method,
             Var::Host => self.host,
+            Var::ContentLength => return self.header_of("content-length"),
+            Var::TransferEncoding => return self.header_of("transfer-encoding"),
+            Var::RequestLength => "100",
+            Var::Status => self.status,
+            Var::UpstreamStatus => return some(self.upstream.0),
+            Var::UpstreamTime | Var::UpstreamHeaderTime => return some(self.upstream.1),
             Var::Arg(name) => self.args.iter().find(|(n, _)| *n == name)?.1,
         };
         Some(value.as_bytes())

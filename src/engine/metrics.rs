@@ -16,7 +16,7 @@ pub fn text() -> Result<String, String> {
 }
 
 /// The order of `Verdict`.
-const VERDICTS: [&str; 4] = ["pass", "limited", "blocked", "error"];
+const VERDICTS: [&str; 5] = ["pass", "limited", "blocked", "error", "shed"];
 /// The order of `StoreResult`.
 const RESULTS: [&str; 4] = ["ok", "error", "timeout", "skipped"];
 

@@ -15,7 +15,7 @@ use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Wanted of every request, in this order; what rules and keys need comes behind.
-const ALWAYS: [&str; 8] = [
+const ALWAYS: [&str; 11] = [
     "v realip_remote_addr",
     "v remote_addr",
     "v uri",
@@ -24,6 +24,9 @@ const ALWAYS: [&str; 8] = [
     "v host",
     "v connection",
     "v connection_requests",
+    "v content_length",
+    "v request_length",
+    "v http_transfer_encoding",
 ];
 const CONNECTION: usize = 6;
 const CONNECTION_REQUESTS: usize = 7;
@@ -145,6 +148,11 @@ impl<'r> Exchange<'r> for Values<'r> {
             Var::RequestUri => self.at(3),
             Var::Method => self.at(4),
             Var::Host => self.at(5),
+            Var::ContentLength => self.at(8),
+            Var::RequestLength => self.at(9),
+            Var::TransferEncoding => self.at(10),
+            // Only in the log phase, which is `Ended`'s.
+            Var::Status | Var::UpstreamStatus | Var::UpstreamTime | Var::UpstreamHeaderTime => None,
             Var::Arg(name) => self.named(&format!("v arg_{name}")),
         }
     }

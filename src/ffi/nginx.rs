@@ -106,6 +106,8 @@ const URI: Known = Known::new("uri");
 const REQUEST_URI: Known = Known::new("request_uri");
 const METHOD: Known = Known::new("request_method");
 const HOST: Known = Known::new("host");
+const CONTENT_LENGTH: Known = Known::new("content_length");
+const TRANSFER_ENCODING: Known = Known::new("http_transfer_encoding");
 
 /// No variable that is read or set here has a longer name.
 const LONGEST_NAME: usize = 128;
@@ -349,6 +351,13 @@ impl<'r> Exchange<'r> for Request {
             Var::RequestUri => self.known(3, &REQUEST_URI),
             Var::Method => self.known(4, &METHOD),
             Var::Host => self.known(5, &HOST),
+            Var::ContentLength => self.known(6, &CONTENT_LENGTH),
+            Var::TransferEncoding => self.known(7, &TRANSFER_ENCODING),
+            Var::RequestLength => self.get(b"request_length"),
+            Var::Status => self.get(b"status"),
+            Var::UpstreamStatus => self.get(b"upstream_status"),
+            Var::UpstreamTime => self.get(b"upstream_response_time"),
+            Var::UpstreamHeaderTime => self.get(b"upstream_header_time"),
             Var::Arg(name) => {
                 let mut full = [0u8; 128];
                 let n = 4 + name.len();

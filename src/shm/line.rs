@@ -15,6 +15,8 @@ pub enum Verdict {
     Limited,
     Blocked,
     Error,
+    /// The pool was full.
+    Shed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +165,7 @@ pub struct RuleTotals {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// By `Verdict as usize`.
-    pub verdicts: [u64; 4],
+    pub verdicts: [u64; 5],
     /// By `StoreResult as usize`.
     pub store: [u64; 4],
     pub store_latency: Histogram,

@@ -45,7 +45,7 @@ fn totals_are_sums_that_never_fall() {
     let t = region.totals();
     assert_eq!(
         (t.verdicts, t.store, t.guard_panics),
-        ([6, 3, 0, 3], [0, 0, 3, 0], 3)
+        ([6, 3, 0, 3, 0], [0, 0, 3, 0], 3)
     );
     assert_eq!(
         t.rules,
