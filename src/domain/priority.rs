@@ -1,5 +1,7 @@
 //! Priority levels: 0 is the most important, and only for verified users.
 
+pub mod suspicion;
+
 /// How many levels there are, and the one of a request that no rule names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {

@@ -87,6 +87,7 @@ impl RuleSet {
         let Effective {
             rules,
             priority,
+            pools: _,
             mode,
             mut errors,
             warnings,

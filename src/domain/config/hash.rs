@@ -1,12 +1,15 @@
 //! The hash of Redis over the file (section 4 of the contract): `rule:<name>`,
-//! `priority:<name>` and `mode`.
+//! `priority:<name>`, `pool:<name>` and `mode`.
 //!
 //! An entry is whole: it replaces the file's of its name and is never merged
 //! with it. A bad one is refused alone; its last good value stays in force, else
 //! the file's entry, else none.
 use super::reader::{Node, Object, Problems, shown};
-use super::{Config, FieldError, MAX_PRIORITY_RULES, MAX_RULES, Mode, PriorityRule, Rule};
-use super::{json, rules, warn};
+use super::{
+    Config, FieldError, MAX_POOLS, MAX_PRIORITY_RULES, MAX_RULES, Mode, PoolConfig, PriorityRule,
+    Rule,
+};
+use super::{json, pools, priority, rules, warn};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -15,6 +18,7 @@ use std::collections::BTreeMap;
 pub enum Entry {
     Rule(Rule),
     Priority(PriorityRule),
+    Pool(PoolConfig),
     /// `{"enabled": false}`: the file's entry of that name is switched off.
     Off,
 }
@@ -34,6 +38,8 @@ pub struct Effective {
     pub rules: Vec<Rule>,
     /// In the order in which they are tried.
     pub priority: Vec<PriorityRule>,
+    /// As `rules`.
+    pub pools: Vec<PoolConfig>,
     pub mode: Mode,
     /// What is wrong in the hash now, whether or not a last good value stands in.
     pub errors: Vec<FieldError>,
@@ -51,7 +57,19 @@ pub fn rule_entry(name: &str, json: &[u8]) -> Result<Entry, Vec<FieldError>> {
 pub fn priority_entry(name: &str, json: &[u8], levels: u8) -> Result<Entry, Vec<FieldError>> {
     entry(&format!("priority:{}", shown(name)), json, |object| {
         let name = checked_name(object, name)?;
-        rules::read_priority_rule(object, name, None, levels).map(Entry::Priority)
+        priority::read_rule(object, name, None, levels).map(Entry::Priority)
+    })
+}
+
+/// Reads the value of `pool:<name>`; `file` says how many levels there are.
+pub fn pool_entry(name: &str, json: &[u8], file: &Config) -> Result<Entry, Vec<FieldError>> {
+    let frame = pools::Frame {
+        levels: file.priority.levels,
+        has_store: file.store.url.is_some(),
+    };
+    entry(&format!("pool:{}", shown(name)), json, |object| {
+        let name = checked_name(object, name)?;
+        pools::read_pool(object, name, frame).map(Entry::Pool)
     })
 }
 
@@ -106,6 +124,7 @@ fn mode(raw: &[u8]) -> Result<Mode, Vec<FieldError>> {
 enum About<'f> {
     Rule(&'f str),
     Priority(&'f str),
+    Pool(&'f str),
     Mode,
 }
 
@@ -126,8 +145,10 @@ fn about(field: &[u8]) -> Result<About<'_>, Vec<FieldError>> {
     match text.split_once(':') {
         Some(("rule", name)) => Ok(About::Rule(name)),
         Some(("priority", name)) => Ok(About::Priority(name)),
-        Some(("pool", _)) => wrong(super::reader::NOT_YET),
-        _ => wrong("is not a known field; there are rule:<name>, priority:<name> and mode"),
+        Some(("pool", name)) => Ok(About::Pool(name)),
+        _ => wrong(
+            "is not a known field; there are rule:<name>, priority:<name>, pool:<name> and mode",
+        ),
     }
 }
 
@@ -136,6 +157,7 @@ pub fn check_field(file: &Config, field: &[u8], raw: &[u8]) -> Result<(), Vec<Fi
     match about(field)? {
         About::Rule(name) => rule_entry(name, raw).map(drop),
         About::Priority(name) => priority_entry(name, raw, file.priority.levels).map(drop),
+        About::Pool(name) => pool_entry(name, raw, file).map(drop),
         About::Mode => mode(raw).map(drop),
     }
 }
@@ -145,6 +167,7 @@ pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
     let mut errors = Vec::new();
     let mut rules: BTreeMap<&str, Option<Rule>> = BTreeMap::new();
     let mut priority: BTreeMap<&str, Option<PriorityRule>> = BTreeMap::new();
+    let mut pools: BTreeMap<&str, Option<PoolConfig>> = BTreeMap::new();
     let mut mode_now = Mode::default();
     for (name, field) in fields {
         let about = match about(name) {
@@ -165,6 +188,13 @@ pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
                 match in_force(field, &mut errors, read) {
                     Some(Entry::Priority(rule)) => drop(priority.insert(name, Some(rule))),
                     Some(_) => drop(priority.insert(name, None)),
+                    None => {}
+                }
+            }
+            About::Pool(name) => {
+                match in_force(field, &mut errors, |raw| pool_entry(name, raw, file)) {
+                    Some(Entry::Pool(pool)) => drop(pools.insert(name, Some(pool))),
+                    Some(_) => drop(pools.insert(name, None)),
                     None => {}
                 }
             }
@@ -217,16 +247,44 @@ pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
             .then_with(|| a.name.cmp(&b.name))
     });
 
+    let mut standing: Vec<(String, PoolConfig)> = Vec::with_capacity(file.pools.len());
+    for (path, pool) in warn::pools_of_file(&file.pools) {
+        match pools.remove(pool.name.as_str()) {
+            Some(Some(over)) => standing.push((format!("pool:{}", over.name), over)),
+            Some(None) => {}
+            None => standing.push((path, pool.clone())),
+        }
+    }
+    standing.retain(|(_, pool)| pool.enabled);
+    for pool in pools.into_values().flatten().filter(|pool| pool.enabled) {
+        let path = format!("pool:{}", pool.name);
+        if standing.len() < MAX_POOLS {
+            standing.push((path, pool));
+        } else {
+            errors.push(FieldError {
+                field: path,
+                problem: format!("is one pool too many; there may be at most {MAX_POOLS}"),
+            });
+        }
+    }
+
     let mut warnings = warn::of_sections(file);
     let seen = placed
         .iter()
         .map(|(path, rule)| (path.clone(), rule))
         .collect();
     warnings.extend(warn::of_rules(&seen));
+    let seen = standing
+        .iter()
+        .map(|(path, pool)| (path.clone(), pool))
+        .collect();
+    warnings.extend(warn::of_pools(&seen));
+    let pools = standing.into_iter().map(|(_, pool)| pool).collect();
     let rules = placed.into_iter().map(|(_, rule)| rule).collect();
     Effective {
         rules,
         priority: in_order,
+        pools,
         mode: mode_now,
         errors,
         warnings,

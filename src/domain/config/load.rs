@@ -1,6 +1,6 @@
 //! From files, texts and tables to a configuration.
 use super::reader::{Node, Problems, WHOLE_FILE};
-use super::{Config, FieldError, json, rules, sections, store, warn};
+use super::{Config, FieldError, json, pools, priority, rules, sections, store, warn};
 use serde_json::Value;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -95,6 +95,9 @@ pub(super) fn read(
             config
                 .warnings
                 .extend(warn::of_rules(&warn::of_file(&config.rules)));
+            config
+                .warnings
+                .extend(warn::of_pools(&warn::pools_of_file(&config.pools)));
             Ok(config)
         }
         _ => Err(errors),
@@ -103,17 +106,24 @@ pub(super) fn read(
 
 fn read_sections(root: &Node<'_>, outside: &dyn Outside) -> Option<Config> {
     let object = root.object()?;
+    let store = store::read(object.get("store"), outside);
+    let priority = priority::read(object.get("priority"));
+    let frame = pools::Frame {
+        levels: priority.levels,
+        has_store: store.url.is_some(),
+    };
     let config = Config {
-        store: store::read(object.get("store"), outside),
+        store,
         shm: sections::shm(object.get("shm")),
         client: sections::client(object.get("client")),
         lists: sections::lists(object.get("lists")),
         response: sections::response(object.get("response")),
         rules: rules::read_rules(object.get("rules")),
-        priority: rules::read_priority(object.get("priority")),
+        pools: pools::read(object.get("pools"), frame),
+        priority,
         warnings: Vec::new(),
     };
-    object.later(&["identity", "pools", "nodes"]);
+    object.later(&["identity", "nodes"]);
     object.refuse_others();
     Some(config)
 }

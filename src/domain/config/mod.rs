@@ -11,6 +11,8 @@ mod hash;
 mod json;
 mod load;
 mod model;
+mod pools;
+mod priority;
 pub(in crate::domain) mod reader;
 mod rules;
 mod sections;
@@ -20,14 +22,21 @@ mod warn;
 #[cfg(test)]
 mod tests;
 
-pub use hash::{Effective, Entry, Field, check_field, merge, priority_entry, rule_entry};
+pub use hash::{
+    Effective, Entry, Field, check_field, merge, pool_entry, priority_entry, rule_entry,
+};
 pub use load::{expand, from_json, from_path, from_toml, from_value, is_glob};
 pub use model::*;
+pub use pools::content_type;
 
 /// The most rules, file and Redis together: each has an entry in the shared
 /// memory.
 pub const MAX_RULES: usize = 512;
 /// The most priority rules.
 pub const MAX_PRIORITY_RULES: usize = 512;
-/// The longest name of a rule.
+/// The most events.
+pub const MAX_EVENTS: usize = 64;
+/// The most pools: each has a place in the shared memory.
+pub const MAX_POOLS: usize = 16;
+/// The longest name of a rule or pool.
 pub const MAX_NAME_BYTES: usize = 64;

@@ -4,7 +4,8 @@
 use crate::domain::client::Cidr;
 use crate::domain::key::KeyPart;
 use crate::domain::matcher::{Facts, Matcher};
-use crate::domain::units::Rate;
+use crate::domain::pool::{LEVELS, Settings};
+use crate::domain::units::{Nanos, Rate};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct Config {
     pub lists: Lists,
     pub response: Response,
     pub rules: Vec<Rule>,
+    /// The first that matches takes a request; disabled ones included.
+    pub pools: Vec<PoolConfig>,
     pub priority: Priority,
     /// Accepted, but worth a word: shown by `check` and in `status`.
     pub warnings: Vec<FieldError>,
@@ -205,6 +208,131 @@ pub struct Priority {
     pub forward: bool,
     /// In the order in which they are tried.
     pub rules: Vec<PriorityRule>,
+    pub events: Vec<EventRule>,
+    /// `None`: nobody is suspected of anything.
+    pub suspicion: Option<Suspicion>,
+}
+
+/// What a verified user does when it means to buy: it is one level more
+/// important for a while.
+#[derive(Clone, Debug)]
+pub struct EventRule {
+    pub name: String,
+    pub matcher: Matcher,
+    pub unless: Option<Matcher>,
+    pub for_: Duration,
+}
+
+impl EventRule {
+    /// As [`Rule::applies`].
+    pub fn applies(&self, facts: &mut impl Facts) -> bool {
+        applies(&self.matcher, self.unless.as_ref(), facts).is_some()
+    }
+}
+
+/// Bounds on what a client does within `window`; each that it exceeds makes it
+/// one level less important. At least one is given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Suspicion {
+    /// Requests.
+    pub rate: Option<Rate>,
+    /// The share of its requests that end with 400 to 498, 0 to 1.
+    pub client_errors: Option<f64>,
+    /// The share of its requests that it leaves before their end, 0 to 1.
+    pub aborts: Option<f64>,
+    pub window: Duration,
+}
+
+/// How many requests a pool has in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolLimit {
+    Fixed(u32),
+    /// Found by measuring.
+    Adaptive {
+        min: u32,
+        max: u32,
+        start: u32,
+    },
+}
+
+impl PoolLimit {
+    /// The most there can ever be.
+    pub fn most(self) -> u32 {
+        match self {
+            PoolLimit::Fixed(limit) => limit,
+            PoolLimit::Adaptive { max, .. } => max,
+        }
+    }
+}
+
+/// What a shed request gets in place of a bare 503.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Degrade {
+    /// The bytes of a file; its ending says their type.
+    File(PathBuf),
+    /// A location of nginx, `@name` or `/path`.
+    Location(String),
+}
+
+/// When a request gives its slot back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// At its end.
+    Response,
+    /// When the response's header is there.
+    Headers,
+}
+
+/// What protects a backend.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    pub name: String,
+    pub matcher: Matcher,
+    pub unless: Option<Matcher>,
+    pub limit: PoolLimit,
+    pub scope: Scope,
+    /// How many may wait, and for how long at most.
+    pub capacity: u32,
+    pub max_wait: Duration,
+    /// Of the levels from 1 on.
+    pub weights: Vec<u32>,
+    /// The backend's longest answer.
+    pub timeout: Duration,
+    pub degrade: Option<Degrade>,
+    pub release: Release,
+    pub enabled: bool,
+}
+
+impl PoolConfig {
+    /// As [`Rule::applies`].
+    pub fn applies(&self, facts: &mut impl Facts) -> bool {
+        applies(&self.matcher, self.unless.as_ref(), facts).is_some()
+    }
+
+    /// The pool's settings, where there are so many levels.
+    pub fn settings(&self, levels: u8) -> Settings {
+        let (adaptive, limit, min, max, start) = match self.limit {
+            PoolLimit::Fixed(limit) => (0, limit, limit, limit, limit),
+            PoolLimit::Adaptive { min, max, start } => (1, start, min, max, start),
+        };
+        let mut weights = [0; LEVELS];
+        for (weight, written) in weights.iter_mut().skip(1).zip(&self.weights) {
+            *weight = *written;
+        }
+        Settings {
+            adaptive,
+            limit,
+            min,
+            max,
+            start,
+            capacity: self.capacity,
+            levels: u32::from(levels),
+            cluster: u32::from(self.scope == Scope::Cluster),
+            weights,
+            max_wait_ns: Nanos::from(self.max_wait).0,
+            timeout_ns: Nanos::from(self.timeout).0,
+        }
+    }
 }
 
 /// The field `mode` of the Redis hash.

@@ -1,10 +1,11 @@
 //! Reading a `Value` field by field, with the path of each, so that all errors
 //! are found at once and each names its field.
 use super::FieldError;
-use crate::domain::units::quoted;
+use crate::domain::units::{parse_duration, quoted};
 use serde_json::{Map, Value};
 use std::cell::{Cell, RefCell};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 /// Names the configuration as a whole in an error.
 pub(super) const WHOLE_FILE: &str = "(file)";
@@ -60,7 +61,8 @@ impl<'a> Node<'a> {
         self.problems.add(&self.path, problem);
     }
 
-    fn wrong<T>(&self, right: &str) -> Option<T> {
+    /// Notes that something else belongs here.
+    pub fn wrong<T>(&self, right: &str) -> Option<T> {
         self.error(format!("must be {right}, not {}", described(self.value)));
         None
     }
@@ -101,6 +103,18 @@ impl<'a> Node<'a> {
 
     pub fn number(&self) -> Option<f64> {
         self.value.as_f64().or_else(|| self.wrong("a number"))
+    }
+
+    /// A duration within the bounds.
+    pub fn duration(&self, (least, most): (Duration, Duration)) -> Option<Duration> {
+        let duration = self.parsed("a duration such as \"20ms\"", parse_duration)?;
+        if !(least..=most).contains(&duration) {
+            self.error(format!(
+                "must be from {least:?} to {most:?}, not {duration:?}"
+            ));
+            return None;
+        }
+        Some(duration)
     }
 
     /// One of some words.

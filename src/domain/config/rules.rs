@@ -1,8 +1,6 @@
-//! `[[rules]]` and `[priority]`, from the file or an entry of the Redis hash.
+//! `[[rules]]`, from the file or an entry of the Redis hash.
 use super::reader::{Node, Object};
-use super::{
-    MAX_NAME_BYTES, MAX_PRIORITY_RULES, MAX_RULES, MissingKey, Priority, PriorityRule, Rule, Scope,
-};
+use super::{MAX_NAME_BYTES, MAX_RULES, MissingKey, Rule, Scope};
 use crate::domain::key::KeyPart;
 use crate::domain::matcher::Matcher;
 use crate::domain::units::{LONGEST_FILL, Rate, quoted};
@@ -15,14 +13,8 @@ const MAX_KEY_PARTS: usize = 16;
 /// Of a refusal; 444 among them lets nginx close the connection without one.
 const STATUS: (u64, u64) = (400, 599);
 const DEFAULT_STATUS: u16 = 429;
-const DEFAULT_LEVELS: u8 = 4;
-const MAX_LEVELS: u64 = 16;
-const DEFAULT_USER_CAP: u32 = 4;
-const MAX_USER_CAP: u64 = 1_000_000;
-/// The first of the file's priority rules has this order, the second twice, …
-const ORDER_STEP: f64 = 1000.0;
 
-/// A name of a rule, as metrics, Redis keys and response fields can carry it.
+/// A name of a rule or pool, as metrics, Redis keys and response fields can carry it.
 pub(super) fn check_name(name: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     if (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(plain) {
@@ -57,10 +49,10 @@ pub(super) fn read_rules(node: Option<Node<'_>>) -> Vec<Rule> {
 
 /// The names that were there, and where.
 #[derive(Default)]
-struct Names(HashMap<String, String>);
+pub(super) struct Names(HashMap<String, String>);
 
 impl Names {
-    fn read(&mut self, object: &Object<'_>) -> Option<String> {
+    pub fn read(&mut self, object: &Object<'_>) -> Option<String> {
         let node = object.required("name", "a text")?;
         let name = node.parsed("a text", check_name)?;
         if let Some(other) = self.0.insert(name.clone(), object.path.clone()) {
@@ -173,105 +165,4 @@ fn read_key(node: &Node<'_>) -> Vec<KeyPart> {
         parts.push(part);
     }
     parts
-}
-
-impl Default for Priority {
-    fn default() -> Priority {
-        Priority {
-            levels: DEFAULT_LEVELS,
-            default: DEFAULT_LEVELS - 1,
-            user_cap: DEFAULT_USER_CAP,
-            forward: false,
-            rules: Vec::new(),
-        }
-    }
-}
-
-pub(super) fn read_priority(node: Option<Node<'_>>) -> Priority {
-    let mut priority = Priority::default();
-    let Some(object) = node.and_then(|node| node.object()) else {
-        return priority;
-    };
-    if let Some(levels) = object
-        .get("levels")
-        .and_then(|node| node.whole(2, MAX_LEVELS))
-    {
-        priority.levels = levels as u8;
-    }
-    priority.default = priority.levels - 1;
-    let lowest = u64::from(priority.levels - 1);
-    if let Some(level) = object.get("default").and_then(|node| node.whole(0, lowest)) {
-        priority.default = level as u8;
-    }
-    if let Some(cap) = object
-        .get("user_cap")
-        .and_then(|node| node.whole(1, MAX_USER_CAP))
-    {
-        priority.user_cap = cap as u32;
-    }
-    if let Some(forward) = object.get("forward").and_then(|node| node.flag()) {
-        priority.forward = forward;
-    }
-    if let Some(node) = object.get("rules")
-        && let Some(items) = node.list()
-    {
-        if items.len() > MAX_PRIORITY_RULES {
-            node.error(format!(
-                "has {} rules; there may be at most {MAX_PRIORITY_RULES}",
-                items.len()
-            ));
-        } else {
-            priority.rules = read_priority_rules(&items, priority.levels);
-        }
-    }
-    object.later(&["events", "suspicion", "weights"]);
-    object.refuse_others();
-    priority
-}
-
-fn read_priority_rules(items: &[Node<'_>], levels: u8) -> Vec<PriorityRule> {
-    let mut names = Names::default();
-    let mut rules = Vec::with_capacity(items.len());
-    for (index, item) in items.iter().enumerate() {
-        let Some(object) = item.object() else {
-            continue;
-        };
-        let name = names.read(&object).unwrap_or_default();
-        let order = (index + 1) as f64 * ORDER_STEP;
-        rules.extend(read_priority_rule(&object, name, Some(order), levels));
-    }
-    rules
-}
-
-/// `order`: the file's; an entry of Redis carries its own.
-pub(super) fn read_priority_rule(
-    object: &Object<'_>,
-    name: String,
-    order: Option<f64>,
-    levels: u8,
-) -> Option<PriorityRule> {
-    let matcher = object
-        .get("match")
-        .map_or(Matcher::default(), |node| Matcher::read(&node));
-    let unless = object.get("unless").map(|node| Matcher::read(&node));
-    let right = format!("a whole number from 0 to {}", levels - 1);
-    let level = object.required("level", &right);
-    let level = level.and_then(|node| node.whole(0, u64::from(levels - 1)));
-    let order = match order {
-        Some(order) => Some(order),
-        None => {
-            let right = "a number; the lowest comes first, the file's have 1000, 2000, …";
-            object
-                .required("order", right)
-                .and_then(|node| node.number())
-        }
-    };
-    object.refuse_others();
-    Some(PriorityRule {
-        name,
-        order: order?,
-        matcher,
-        unless,
-        level: level? as u8,
-    })
 }

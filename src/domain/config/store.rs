@@ -2,7 +2,7 @@
 use super::load::Outside;
 use super::reader::{NOT_YET, Node, Object};
 use super::{Backend, OnError, Secret, Store, Tls};
-use crate::domain::units::{parse_duration, quoted};
+use crate::domain::units::quoted;
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use std::time::Duration;
@@ -87,7 +87,7 @@ pub(super) fn read(node: Option<Node<'_>>, outside: &dyn Outside) -> Store {
     }
     if let Some(timeout) = object
         .get("timeout")
-        .and_then(|node| duration_in(&node, TIMEOUT))
+        .and_then(|node| node.duration(TIMEOUT))
     {
         store.timeout = timeout;
     }
@@ -99,22 +99,11 @@ pub(super) fn read(node: Option<Node<'_>>, outside: &dyn Outside) -> Store {
         ])
     });
     store.on_error = on_error.unwrap_or(store.on_error);
-    if let Some(sync) = object.get("sync").and_then(|node| duration_in(&node, SYNC)) {
+    if let Some(sync) = object.get("sync").and_then(|node| node.duration(SYNC)) {
         store.sync = sync;
     }
     object.refuse_others();
     store
-}
-
-fn duration_in(node: &Node<'_>, (least, most): (Duration, Duration)) -> Option<Duration> {
-    let duration = node.parsed("a duration such as \"20ms\"", parse_duration)?;
-    if !(least..=most).contains(&duration) {
-        node.error(format!(
-            "must be from {least:?} to {most:?}, not {duration:?}"
-        ));
-        return None;
-    }
-    Some(duration)
 }
 
 fn parse_prefix(text: &str) -> Result<String, String> {

@@ -1,6 +1,8 @@
 //! The configuration as a file; [`hash`] has the same in Redis.
 mod errors;
 mod hash;
+mod pools;
+mod priority;
 mod warnings;
 
 use super::load::{Outside, read};
@@ -103,7 +105,8 @@ fn an_empty_file_is_all_defaults() {
         (4, 3, 4)
     );
     assert!(!priority.forward && priority.rules.is_empty());
-    assert!(config.rules.is_empty());
+    assert!(priority.events.is_empty() && priority.suspicion.is_none());
+    assert!(config.rules.is_empty() && config.pools.is_empty());
     assert_eq!(config.warnings, []);
 }
 

@@ -1,7 +1,8 @@
 //! What is accepted, but worth a word.
-use super::{Config, FieldError, ListSource, Rule};
+use super::{Config, FieldError, ListSource, PoolConfig, Rule};
 use crate::domain::entry::{Subject, is_everything};
 use crate::domain::key::KeyPart;
+use crate::domain::matcher::Matcher;
 
 /// Rules with the paths of their fields.
 pub(super) type Placed<'a> = Vec<(String, &'a Rule)>;
@@ -45,6 +46,14 @@ pub(super) fn of_sections(config: &Config) -> Vec<FieldError> {
             "is false, so anybody between here and Redis can read and change everything"
                 .to_string(),
         );
+    }
+    for (index, event) in config.priority.events.iter().enumerate() {
+        if event.matcher.covers(&Matcher::default()) && event.unless.is_none() {
+            warn(
+                format!("priority.events[{index}].match"),
+                "holds for every request, so every user has this intent always".to_string(),
+            );
+        }
     }
     warnings
 }
@@ -112,11 +121,54 @@ fn is_guard(rule: &Rule) -> bool {
         && rule.key.iter().all(bounded)
 }
 
+/// Pools with the paths of their fields.
+pub(super) type PlacedPools<'a> = Vec<(String, &'a PoolConfig)>;
+
+pub(super) fn pools_of_file(pools: &[PoolConfig]) -> PlacedPools<'_> {
+    let placed = |(index, pool)| (format!("pools[{index}]"), pool);
+    pools.iter().enumerate().map(placed).collect()
+}
+
+/// Pools whose requests an earlier one takes.
+pub(super) fn of_pools(pools: &PlacedPools<'_>) -> Vec<FieldError> {
+    let mut warnings = Vec::new();
+    let enabled: Vec<_> = pools.iter().filter(|(_, pool)| pool.enabled).collect();
+    for (index, (path, pool)) in enabled.iter().enumerate() {
+        let takes = |(_, wide): &&&(String, &PoolConfig)| {
+            covers_all(
+                (&wide.matcher, wide.unless.as_ref()),
+                (&pool.matcher, pool.unless.as_ref()),
+            )
+        };
+        if let Some((other, wide)) = enabled[..index].iter().find(takes) {
+            warnings.push(FieldError {
+                field: format!("{path}.match"),
+                problem: format!(
+                    "never comes to hold, since {other}, {:?}, takes all its requests before; put \
+                     the narrower pool first",
+                    wide.name
+                ),
+            });
+        }
+    }
+    warnings
+}
+
 fn covers(wide: &Rule, narrow: &Rule) -> bool {
-    let never_less = match (&wide.unless, &narrow.unless) {
+    covers_all(
+        (&wide.matcher, wide.unless.as_ref()),
+        (&narrow.matcher, narrow.unless.as_ref()),
+    )
+}
+
+/// `match` and `unless`.
+type Condition<'a> = (&'a Matcher, Option<&'a Matcher>);
+
+fn covers_all(wide: Condition<'_>, narrow: Condition<'_>) -> bool {
+    let never_less = match (wide.1, narrow.1) {
         (None, _) => true,
         (Some(wide), Some(narrow)) => narrow.covers(wide),
         (Some(_), None) => false,
     };
-    never_less && wide.matcher.covers(&narrow.matcher)
+    never_less && wide.0.covers(narrow.0)
 }

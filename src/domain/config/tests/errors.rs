@@ -10,7 +10,7 @@ fn all_errors_are_found_at_once() {
         "client": {"ipv4_prefix": 33},
         "rules": [{"name": "a b", "rate": "0/s", "capacity": 0}, 7],
         "ruels": [],
-        "pools": [],
+        "pools": [{}],
     }));
     let fields: Vec<_> = found
         .iter()
@@ -25,7 +25,8 @@ fn all_errors_are_found_at_once() {
         "rules[0].rate",
         "rules[0].capacity",
         "rules[1]",
-        "pools",
+        "pools[0].name",
+        "pools[0].limit",
         "ruels",
     ];
     assert_eq!(fields, expected, "{found:#?}");
@@ -36,16 +37,7 @@ fn bad_fields_are_named_with_what_would_be_right() {
     let rows = [
         // Not in this version.
         (json!({"identity": []}), "identity: is not in this version"),
-        (json!({"pools": []}), "pools: is not in this version"),
         (json!({"nodes": {}}), "nodes: is not in this version"),
-        (
-            json!({"priority": {"events": []}}),
-            "priority.events: is not in this version",
-        ),
-        (
-            json!({"priority": {"suspicion": {}}}),
-            "priority.suspicion: is not in this version",
-        ),
         (
             json!({"store": {"url": ["redis://a:1"]}}),
             "store.url: is a list, the seeds of a Redis Cluster, which is not in this version",

@@ -163,7 +163,6 @@ fn a_bad_entry_is_refused_alone() {
         ("rules:login", GOOD, "rules:login: is not a known field"),
         ("login", GOOD, "login: is not a known field"),
         ("", GOOD, "\"\": is not a known field"),
-        ("pool:backend", "{}", "pool:backend: is not in this version"),
         (
             "mode",
             "on",
