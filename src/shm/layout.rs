@@ -11,6 +11,8 @@
 //!  pools    +---------------------------------------------------------------+
 //!           | nothing in layout 1: the place of queues and of what workers  |
 //!           | hold in them                                                  |
+//!  behaviour+---------------------------------------------------------------+
+//!           | what clients and users do: see `behaviour`                    |
 //!  buckets  +---------------------------------------------------------------+
 //!           | Set × sets: the bucket table, all that is left                |
 //!  size     +---------------------------------------------------------------+
@@ -19,6 +21,7 @@
 //! Every section starts at a page. A region whose layout number or size is
 //! another's is never read beyond its first three words, so a change of
 //! anything here, or of any type that lies here, is a change of [`LAYOUT`].
+use super::behaviour;
 use super::error::{Error, error};
 use super::line::{LineHead, RuleCounters};
 use super::memory::{PAGE, Shared};
@@ -27,7 +30,7 @@ use super::table::Set;
 use std::sync::atomic::AtomicU64;
 
 /// Number of this layout.
-pub const LAYOUT: u64 = 1;
+pub const LAYOUT: u64 = 2;
 /// First word of a region that was finished.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sluice\r\n");
 /// Smallest and largest region.
@@ -77,6 +80,9 @@ pub struct Layout {
     pub lines: usize,
     pub line_bytes: usize,
     pub lines_at: usize,
+    /// Of intents and of suspects.
+    pub behaviour_sets: (usize, usize),
+    pub behaviour_at: usize,
     pub sets: usize,
     pub buckets_at: usize,
 }
@@ -101,7 +107,9 @@ impl Layout {
         let line_bytes = (size_of::<LineHead>() + rules / 2 * size_of::<RuleCounters>())
             .next_multiple_of(align_of::<LineHead>());
         // One more: that of processes that are no workers.
-        let buckets_at = page_up(lines_at + (lines + 1) * line_bytes);
+        let behaviour_at = page_up(lines_at + (lines + 1) * line_bytes);
+        let behaviour_sets = behaviour::sets_for(size);
+        let buckets_at = page_up(behaviour_at + behaviour::bytes_of(behaviour_sets));
         let sets = (size - buckets_at) / size_of::<Set>();
         Ok(Layout {
             size,
@@ -110,6 +118,8 @@ impl Layout {
             lines,
             line_bytes,
             lines_at,
+            behaviour_sets,
+            behaviour_at,
             sets,
             buckets_at,
         })
@@ -149,7 +159,9 @@ mod tests {
         ] {
             let l = Layout::for_size(size).unwrap();
             assert!(l.rules_at + l.rules * size_of::<RuleEntry>() <= l.lines_at);
-            assert!(l.lines_at + (l.lines + 1) * l.line_bytes <= l.buckets_at);
+            assert!(l.lines_at + (l.lines + 1) * l.line_bytes <= l.behaviour_at);
+            assert!(l.behaviour_at + behaviour::bytes_of(l.behaviour_sets) <= l.buckets_at);
+            assert!(l.behaviour_sets.0 > 0 && l.behaviour_sets.1 > 0);
             assert!(l.buckets_at + l.sets * size_of::<Set>() <= l.size);
             assert!(l.size as u64 <= size);
             assert!(

@@ -15,6 +15,7 @@
 //! | `table`, `bucket` | the bucket table, and deciding by it |
 //! | [`line`] | counters of each worker |
 //! | `published`, [`lists`] | immutable files; address and user lists among them |
+//! | [`behaviour`] | who means to buy, and who is under suspicion |
 //! | `bans` | bans of the local store |
 //!
 //! The request path (hash, peek, spend, undo, list and ban lookups, counting)
@@ -25,6 +26,7 @@
 //!
 //! This is the only place for atomics and for most of the crate's unsafe code.
 mod bans;
+pub mod behaviour;
 mod bucket;
 pub mod error;
 mod file;

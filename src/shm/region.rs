@@ -2,6 +2,7 @@
 //!
 //! Here are its making, its workers and its numbers; in `limits` the rules and
 //! deciding by them, in `beside` what lies in files of its own.
+mod behaviour;
 mod beside;
 mod limits;
 
