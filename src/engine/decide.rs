@@ -10,8 +10,9 @@ use super::buckets::{self, Item, Keys};
 use super::client;
 use super::exchange::{Exchange, Out, Text};
 use super::facts::Facts;
+use super::level;
 use super::lists::{self, Listed};
-use super::options::{Asked, Options};
+use super::options::Options;
 use super::rules::{Compiled, RuleSet};
 use super::thread::{Done, Job};
 use super::ticket::{Record, TicketId};
@@ -20,7 +21,6 @@ use crate::domain::answer::{
     Considered, Refusal, Reported, Said, fill_s, push_number, report, retry_after_s,
 };
 use crate::domain::config::{Mode, OnError};
-use crate::domain::priority;
 use crate::redis::StoreError;
 use crate::shm::{Outcome, RuleId, RuleVerdict, StoreResult, Verdict};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub fn access<'r, X: Exchange<'r>>(
         Listed::Blocked if shadow => blocked_in_shadow(w, out),
         Listed::Blocked => return blocked(w, x, ticket, out),
         Listed::Allowed => {
-            let level = level(w, x, &asked);
+            let level = level::score(w, x, &asked, who, now).level;
             return pass(w, x, ticket, "-", level, Duration::ZERO);
         }
         Listed::Nowhere => {}
@@ -107,7 +107,7 @@ pub fn access<'r, X: Exchange<'r>>(
     } else if !items.iter().any(Item::in_store) {
         Ruling::Admitted
     } else {
-        let level = level(w, x, &asked);
+        let level = level::score(w, x, &asked, who, now).level;
         match ask_store(w, ticket, &rules, items, level, out) {
             None => return,
             Some(back) => items = back,
@@ -116,7 +116,7 @@ pub fn access<'r, X: Exchange<'r>>(
     };
     let level = match ruling {
         Ruling::Limited | Ruling::FailedShut => 0,
-        _ => level(w, x, &asked),
+        _ => level::score(w, x, &asked, who, now).level,
     };
     finish(
         w,
@@ -165,29 +165,6 @@ fn open<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) -> TicketId {
 }
 
 const LEVEL_HEADER: &str = "X-Sluice-Level";
-
-fn level<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, asked: &Asked<'r>) -> u8 {
-    let rules = &w.force.rules;
-    let mut named = None;
-    if !rules.priority.is_empty() {
-        let mut facts = Facts::new(x, &mut w.scratch.facts);
-        let first = rules.priority.iter().find(|p| {
-            p.matcher.hit(&mut facts).is_some()
-                && p.unless
-                    .as_ref()
-                    .is_none_or(|u| u.hit(&mut facts).is_none())
-        });
-        named = first.map(|p| p.level);
-    }
-    priority::level(
-        named,
-        asked.raise,
-        0,
-        0,
-        asked.user.is_some(),
-        &rules.levels,
-    )
-}
 
 /// Hands the question over. `None`: the request waits; else the items come back undecided.
 fn ask_store(

@@ -3,8 +3,8 @@
 //! - `setup`: the master's part, at start and reload.
 //! - `worker`: what one worker's requests share; `start()`.
 //! - `decide`: the way of one request; `client`, `lists`, `buckets` are its
-//!   stations, `facts` and `exchange` how it reads and answers, `ticket` how it
-//!   is found again.
+//!   stations, `level` how important it is, `facts` and `exchange` how it reads
+//!   and answers, `ticket` how it is found again.
 //! - `check`: `check()`, `ban()`, `unban()`.
 //! - `thread`: asking Redis beside nginx; `sync`: following configuration and
 //!   lists, with `rules`, `publish`, `files`, `current`.
@@ -19,6 +19,7 @@ pub mod decide;
 pub mod exchange;
 pub mod facts;
 pub mod files;
+pub mod level;
 pub mod lists;
 pub mod messages;
 pub mod metrics;

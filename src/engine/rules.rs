@@ -5,11 +5,13 @@
 //! rule's name; here is only the way to them.
 use crate::domain::answer::{Reported, whole_s};
 use crate::domain::config::{
-    self, Config, Effective, Field, FieldError, MissingKey, Mode, PriorityRule, Rule, Scope,
+    self, Config, Effective, EventRule, Field, FieldError, MissingKey, Mode, PriorityRule, Rule,
+    Scope,
 };
 use crate::domain::key::KeyPart;
 use crate::domain::matcher::{Matcher, Needs};
 use crate::domain::priority::Levels;
+use crate::domain::priority::suspicion::Bounds;
 use crate::shm::{Limit, Region, RuleId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -58,6 +60,10 @@ pub struct RuleSet {
     pub rules: Vec<Compiled>,
     by_name: HashMap<String, usize>,
     pub priority: Vec<PriorityRule>,
+    /// Of each priority rule.
+    pub routes: Vec<u8>,
+    pub events: Vec<EventRule>,
+    pub suspicion: Option<Bounds>,
     pub levels: Levels,
     pub needs: Needs,
     pub errors: Vec<FieldError>,
@@ -104,9 +110,11 @@ impl RuleSet {
                 Err(e) => errors.push(e),
             }
         }
-        for p in &priority {
-            needs.add(&p.matcher.needs());
-            if let Some(u) = &p.unless {
+        let events = cx.config.priority.events.clone();
+        let others = priority.iter().map(|p| (&p.matcher, &p.unless));
+        for (matcher, unless) in others.chain(events.iter().map(|e| (&e.matcher, &e.unless))) {
+            needs.add(&matcher.needs());
+            if let Some(u) = unless {
                 needs.add(&u.needs());
             }
         }
@@ -120,7 +128,10 @@ impl RuleSet {
             mode,
             rules: out,
             by_name,
+            routes: priority.iter().map(|p| route(&p.name)).collect(),
             priority,
+            events,
+            suspicion: cx.config.priority.suspicion.as_ref().map(Bounds::from),
             levels: Levels {
                 levels: cx.config.priority.levels,
                 default: cx.config.priority.default,
@@ -134,6 +145,21 @@ impl RuleSet {
     pub fn by_name(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
+
+    /// Whether what a client does is remembered.
+    pub fn watches(&self) -> bool {
+        self.suspicion.is_some() || !self.events.is_empty()
+    }
+}
+
+/// The number under which the usual time of a priority rule's requests is known; 0 is that of all
+/// others. By its name, so that it means the same to every worker, whatever rules come and go.
+fn route(name: &str) -> u8 {
+    // FNV-1a: rules are an operator's, and two that share a number share a usual time.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    1 + (hash % 255) as u8
 }
 
 fn unix_us() -> u64 {
