@@ -8,6 +8,7 @@
 //! - `check`: `check()`, `ban()`, `unban()`.
 //! - `thread`: asking Redis beside nginx; `sync`: following configuration and
 //!   lists, with `rules`, `publish`, `files`, `current`.
+//! - `watch`: what pools need beside nginx, and waking it for them.
 //! - `status`, `metrics`: what operators see; `tool`: what the tool does beside nginx.
 
 pub mod answer;
@@ -32,6 +33,7 @@ pub mod sync;
 pub mod thread;
 pub mod ticket;
 pub mod tool;
+pub mod watch;
 pub mod worker;
 
 #[cfg(test)]

@@ -122,9 +122,19 @@ impl Shared {
         self.quitting.load(Ordering::Acquire) || (self.exiting)() // written by `quit`
     }
 
+    /// Lets nginx's thread look what there is for it.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
     fn finish(&self, done: Done) {
         self.outbox.push(done);
         self.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether another worker was started in this process, in place of this one.
+    pub fn is_replaced(&self) -> bool {
+        self.quitting.load(Ordering::Acquire) && !(self.exiting)() // written by `quit`
     }
 
     fn idle(&self) -> bool {

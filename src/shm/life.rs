@@ -18,7 +18,9 @@ use super::file;
 use super::layout::{Header, LAYOUT, Layout, MAGIC, size_text};
 use super::lock::{LockFile, OPENING};
 use super::memory::Memory;
+use super::pool::Place;
 use super::published::Kind;
+use super::users::Users;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -331,7 +333,7 @@ fn remove_published(path: &Path) {
     }
 }
 
-/// Writes the header of fresh memory.
+/// Writes the header and the locks of fresh memory.
 pub fn format(memory: &Memory, layout: Layout, number: u64, lock_inode: u64) {
     let header: &Header = memory.at(0);
     // Relaxed: all published by the magic.
@@ -349,6 +351,11 @@ pub fn format(memory: &Memory, layout: Layout, number: u64, lock_inode: u64) {
             .zip(words)
             .for_each(|(into, word)| into.store(word, Relaxed));
     }
+    for index in 0..layout.pools {
+        let at = layout.pools_at + index * layout.pool_bytes;
+        Place::at(memory, at, layout.entries).format();
+    }
+    Users::at(memory, layout.users_at, layout.users).format();
     // Release: a region with its magic is finished. Read back through the file
     // by `look`, under the lock that is held while it is made.
     header.magic.store(MAGIC, Release);

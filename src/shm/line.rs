@@ -7,7 +7,7 @@
 //! that is a record lock (see [`lock`](super::lock)).
 use super::memory::Shared;
 use super::rules::RuleId;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -58,7 +58,13 @@ pub struct LineHead {
     pub setup_generation: AtomicU64,
     /// In force in this worker; 0: none yet.
     pub config_generation: AtomicU64,
-    _who: [AtomicU64; 5],
+    /// Not 0: whoever had the line may hold something in pools or of users.
+    pub holds: AtomicU64,
+    /// Counts what its worker was woken for; its thread sleeps on it.
+    pub wakes: AtomicU32,
+    /// Not 0: that thread sleeps, or is about to.
+    pub asleep: AtomicU32,
+    _who: [AtomicU64; 3],
     verdicts: [AtomicU64; 16],
     store: [AtomicU64; 8],
     latency: [AtomicU64; 16],

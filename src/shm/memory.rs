@@ -2,7 +2,9 @@
 //! file in production, the heap in unit tests (so that Miri can run them).
 //!
 //! What lies in it is only ever reached as a reference to a [`Shared`] type,
-//! all of whose fields are atomics. Only this module makes those references.
+//! all of whose fields are atomics, and only this module makes those
+//! references; or, where a lock keeps all others away, as a [`Plain`] type,
+//! whose references are made by the holder of that lock.
 use super::error::{Error, error};
 use std::alloc;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -23,9 +25,19 @@ pub unsafe trait Shared: Sync {}
 // SAFETY: one atomic, any bits.
 unsafe impl Shared for std::sync::atomic::AtomicU64 {}
 // SAFETY: one atomic, any bits.
+unsafe impl Shared for std::sync::atomic::AtomicU32 {}
+// SAFETY: one atomic, any bits.
 unsafe impl Shared for portable_atomic::AtomicU128 {}
 // SAFETY: an array is laid out as its elements are.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
+
+/// A type that is not atomic and may lie there all the same, behind a lock.
+///
+/// # Safety
+/// Every bit pattern is a valid value: integers, floats, and `repr(C)`
+/// structures and arrays of them. Nothing in it points anywhere, and its
+/// alignment is at most [`PAGE`].
+pub unsafe trait Plain: Copy + Send + 'static {}
 
 /// Owned; freed or unmapped when dropped.
 pub struct Memory {
@@ -34,8 +46,9 @@ pub struct Memory {
     heap: Option<alloc::Layout>,
 }
 
-// SAFETY: the bytes are reached only as `Shared` types, which are `Sync`, or as
-// bytes of a mapping that nobody writes; the pointer is freed once, by `drop`.
+// SAFETY: the bytes are reached only as `Shared` types, which are `Sync`, as
+// `Plain` types by the one holder of their lock, or as bytes of a mapping that
+// nobody writes; the pointer is freed once, by `drop`.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -124,6 +137,23 @@ impl Memory {
 
     pub fn at<T: Shared>(&self, offset: usize) -> &T {
         &self.slice::<T>(offset, 1)[0]
+    }
+
+    /// Where `count` values lie that a lock protects: inside of the memory and
+    /// aligned. Whoever makes a reference of it holds that lock, and the range
+    /// is no [`Shared`] type's.
+    pub fn plain<T: Plain>(&self, offset: usize, count: usize) -> NonNull<[T]> {
+        let bytes = count
+            .checked_mul(size_of::<T>())
+            .and_then(|b| b.checked_add(offset));
+        assert!(
+            bytes.is_some_and(|end| end <= self.len),
+            "outside of the memory"
+        );
+        assert!(offset.is_multiple_of(align_of::<T>()), "not aligned");
+        // SAFETY: inside of the allocation, as just asserted.
+        let first = unsafe { self.start.add(offset) };
+        NonNull::slice_from_raw_parts(first.cast(), count)
     }
 
     /// The bytes of a mapping that nobody writes (a published file), or of a

@@ -14,6 +14,8 @@
 //! | `rules` | the limits in force and their history |
 //! | `table`, `bucket` | the bucket table, and deciding by it |
 //! | [`line`] | counters of each worker |
+//! | `pool` | queues and limiters of pools, behind a lock each; waking workers |
+//! | `users` | how much of level 0 a user holds |
 //! | `published`, [`lists`] | immutable files; address and user lists among them |
 //! | [`behaviour`] | who means to buy, and who is under suspicion |
 //! | `bans` | bans of the local store |
@@ -23,6 +25,10 @@
 //! at any instruction leaves a state that all others can go on from: words are
 //! swapped whole, changes begun are finished by whoever finds them, and what a
 //! process holds is held by a record lock, which the kernel takes back.
+//!
+//! Pools are the exception: an event in one is under a lock that is held for
+//! a microsecond, never waited for more than 2 ms, and whose next owner mends
+//! what a dead one left.
 //!
 //! This is the only place for atomics and for most of the crate's unsafe code.
 mod bans;
@@ -36,10 +42,12 @@ pub mod line;
 pub mod lists;
 mod lock;
 mod memory;
+mod pool;
 mod published;
 pub mod region;
 mod rules;
 mod table;
+mod users;
 
 pub use crate::domain::bucket::word::{Limit, Outcome};
 pub use error::Error;
@@ -49,7 +57,9 @@ pub use life::{Attach, Case};
 pub use line::{
     Histogram, LATENCY_BOUNDS_NS, Line, RuleTotals, RuleVerdict, StoreResult, Totals, Verdict,
 };
+pub use pool::{Deferred, PoolId};
 pub use published::{Kind, Mapped};
-pub use region::{Cell, Region, WorkerInfo};
+pub use region::{Cell, Region, Repairs, Touched, WorkerInfo};
 pub use rules::RuleId;
 pub use table::KeyHash;
+pub use users::UserSlot;

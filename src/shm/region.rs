@@ -1,10 +1,12 @@
 //! The region: what the rest of the crate sees of the shared memory.
 //!
 //! Here are its making, its workers and its numbers; in `limits` the rules and
-//! deciding by them, in `beside` what lies in files of its own.
+//! deciding by them, in `pools` the queues, in `beside` what lies in files of
+//! its own.
 mod behaviour;
 mod beside;
 mod limits;
+mod pools;
 
 use super::bans::{self, Bans};
 use super::bucket::Buckets;
@@ -20,9 +22,10 @@ use super::rules::{RuleEntry, RuleId, Rules};
 use super::table::{Set, Table};
 use crate::domain::config;
 use crate::domain::units::Nanos;
+pub use pools::{Repairs, Touched};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Gauges that any worker may set and status and metrics read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,9 @@ pub struct Region {
     line_pid: AtomicU32,
     /// Record locks do not tell the threads of a process apart; this does.
     threads: parking_lot::Mutex<()>,
+    /// See [`Repairs`].
+    rebuilt: AtomicU64,
+    renewed: AtomicU64,
 }
 
 impl Region {
@@ -146,6 +152,8 @@ impl Region {
             line: AtomicUsize::new(layout.lines),
             line_pid: AtomicU32::new(0),
             threads: parking_lot::Mutex::new(()),
+            rebuilt: AtomicU64::new(0),
+            renewed: AtomicU64::new(0),
         }
     }
 
@@ -215,6 +223,8 @@ impl Region {
             self.line_pid.store(pid, Relaxed);
         }
         let head = self.my().head;
+        // Release: with the acquire in `dead_lines`; before anything is held.
+        head.holds.store(1, Release);
         // Relaxed: each is shown by itself. The pid is the last: a reader that
         // finds it and the byte locked shows this worker.
         head.setup_generation.store(setup_generation, Relaxed);
@@ -227,14 +237,35 @@ impl Region {
         Ok(())
     }
 
+    /// What a dead worker held under the line is taken back first: its number
+    /// is all that tells what is whose.
     fn claim_line(&self) -> Result<usize, Error> {
         let Some(lock) = self.lock_file() else {
+            self.clear_line(0);
             return Ok(0);
         };
-        for index in 0..self.layout.lines {
-            if lock.try_lock(index as i64)? {
-                return Ok(index);
+        // A line is left out whose pools are held by a process that is stopped.
+        let until = self.now().0 + 2_000_000_000;
+        loop {
+            let mut held_up = false;
+            for index in 0..self.layout.lines {
+                if lock.try_lock(index as i64)? {
+                    if self.clear_line(index) {
+                        return Ok(index);
+                    }
+                    lock.unlock(index as i64);
+                    held_up = true;
+                }
             }
+            if !held_up {
+                break;
+            }
+            if self.now().0 > until {
+                return Err(error!(
+                    "what dead workers held cannot be taken back: a process has held a pool for more than 2 s; is it stopped?"
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
         Err(error!(
             "{} workers live already, old ones that are still serving included, and the region has room for no more: raise shm.size",

@@ -51,9 +51,9 @@ pub const RULE_BITS: u32 = 11;
 pub const NAME_BYTES: usize = 80;
 const DEPTH: u64 = EPOCHS;
 /// A configuration that is older than one that came in this time is late.
-const LATE_NS: u64 = 10_000_000_000;
+pub const LATE_NS: u64 = 10_000_000_000;
 /// Key of an entry that is being given to another name.
-const IN_TRANSIT: u128 = 1;
+pub const IN_TRANSIT: u128 = 1;
 
 #[repr(C, align(64))]
 pub struct RuleEntry {
@@ -101,7 +101,7 @@ pub struct Name<'a> {
 }
 
 impl Name<'_> {
-    fn key(self) -> u128 {
+    pub fn key(self) -> u128 {
         self.hash.max(IN_TRANSIT + 1)
     }
 }
@@ -121,7 +121,7 @@ pub struct Taker {
 
 impl Taker {
     /// Orders configurations: by setup (24 bits), then by generation (40 bits).
-    fn order(self) -> u64 {
+    pub fn order(self) -> u64 {
         self.config.map_or(u64::MAX, |config| {
             self.setup << 40 | config & ((1 << 40) - 1)
         })
