@@ -7,6 +7,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use sluice::domain::config;
 use sluice::engine::answer::Answer;
 use sluice::engine::current::Current;
+use sluice::engine::degrade::Pages;
 use sluice::engine::exchange::{Exchange, Out, Text, Var};
 use sluice::engine::files::Files;
 use sluice::engine::options::Options;
@@ -101,6 +102,7 @@ fn worker(rules: usize, lists: &str) -> Worker {
         files,
         lists,
         list_warnings: Vec::new(),
+        pages: Pages::default(),
     });
     let force = sync::in_force(&setup, &Published::default(), None);
     let current = Arc::new(Current::new(force.clone()));

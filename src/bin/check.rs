@@ -3,6 +3,7 @@
 use crate::{Outcome, complain};
 use sluice::domain::config::{self, Config, ListSource};
 use sluice::domain::entry;
+use sluice::engine::degrade;
 use std::fs;
 use std::path::Path;
 
@@ -34,6 +35,9 @@ pub fn run(file: &Path) -> Outcome {
                 report.warning(&warning.field, &warning.problem);
             }
             check_lists(&config, &mut report);
+            for error in degrade::check(&config.pools) {
+                report.error(&error.field, &error.problem);
+            }
         }
         Err(errors) => {
             for error in &errors {

@@ -2,6 +2,7 @@
 use super::answer::Answer;
 use super::current::{Current, InForce};
 use super::decide;
+use super::degrade::Pages;
 use super::exchange::{Exchange, Out, Text, Var};
 use super::files::Files;
 use super::options::Options;
@@ -25,6 +26,7 @@ pub fn worker(toml: &str) -> Worker {
         .expect("a heap region has room");
     let files = Files::load(&config.lists, None, &mut |line| panic!("{line}")).expect("lists");
     let lists = super::setup::build(&files).expect("lists").map(Arc::new);
+    let pages = Pages::load(&config.pools).expect("pages");
     let setup = Arc::new(Setup {
         config: Arc::new(config),
         region,
@@ -32,6 +34,7 @@ pub fn worker(toml: &str) -> Worker {
         files,
         lists,
         list_warnings: Vec::new(),
+        pages,
     });
     let force: InForce = sync::in_force(&setup, &Published::default(), None);
     let current = Arc::new(Current::new(force.clone()));

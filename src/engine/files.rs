@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// What tells whether a file changed: device, inode, size, times of modification and change (s,
 /// ns): the latter moves when only the permissions do.
-type Stamp = (u64, u64, u64, [i64; 4]);
+pub(super) type Stamp = (u64, u64, u64, [i64; 4]);
 
 #[derive(Clone, Debug)]
 struct File {
@@ -39,7 +39,7 @@ pub struct Files {
     pub block: FileList,
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
+pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     let m = fs::metadata(path).ok()?;
     let times = [m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec()];
     Some((m.dev(), m.ino(), m.size(), times))

@@ -42,7 +42,7 @@ pub fn score<'r, X: Exchange<'r>>(
 ) -> Scored {
     let rules = &w.force.rules;
     let mut scored = Scored::default();
-    if rules.watches() {
+    if rules.watches() || !rules.pools.is_empty() {
         let key = &mut w.scratch.key;
         key.clear();
         match asked.user {

@@ -7,7 +7,7 @@
 //!   and answers, `ticket` how it is found again.
 //! - `check`: `check()`, `ban()`, `unban()`.
 //! - `thread`: asking Redis beside nginx; `sync`: following configuration and
-//!   lists, with `rules`, `publish`, `files`, `current`.
+//!   lists, with `rules`, `publish`, `files`, `degrade`, `current`.
 //! - `watch`: what pools need beside nginx, and waking it for them.
 //! - `status`, `metrics`: what operators see; `tool`: what the tool does beside nginx.
 
@@ -17,6 +17,7 @@ pub mod check;
 pub mod client;
 pub mod current;
 pub mod decide;
+pub mod degrade;
 pub mod exchange;
 pub mod facts;
 pub mod files;

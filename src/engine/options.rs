@@ -21,6 +21,8 @@ pub struct Asked<'r> {
     pub cost: Option<u32>,
     /// Indices of the rules to apply instead of matching.
     pub rules: Option<Vec<usize>>,
+    /// Index of the pool to take instead of matching.
+    pub pool: Option<usize>,
 }
 
 /// A user that can be a key: 1 to 256 bytes without control characters.
@@ -63,8 +65,13 @@ impl<'r> Options<'r> {
             asked.rules = named(names, w);
         }
         if let Some(pool) = self.pool {
+            asked.pool = std::str::from_utf8(pool)
+                .ok()
+                .and_then(|name| w.force.rules.pool_by_name(name));
+        }
+        if let (Some(pool), None) = (self.pool, asked.pool) {
             w.complain(&format!(
-                "access{{ pool }} names \"{}\", which is no pool of the configuration; the option \
+                "access{{ pool }} names \"{}\", which is no pool in force; the option \
                  is ignored",
                 pool.escape_ascii()
             ));

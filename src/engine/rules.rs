@@ -3,13 +3,15 @@
 //! Made by a worker from its setup's file and what is published from Redis,
 //! swapped in whole, never changed. Limits stand in the region under the
 //! rule's name; here is only the way to them.
+use super::degrade::{Degraded, Pages};
 use crate::domain::answer::{Reported, whole_s};
 use crate::domain::config::{
-    self, Config, Effective, EventRule, Field, FieldError, MissingKey, Mode, PriorityRule, Rule,
-    Scope,
+    self, Config, Effective, EventRule, Field, FieldError, MissingKey, Mode, PoolConfig,
+    PriorityRule, Release, Rule, Scope,
 };
 use crate::domain::key::KeyPart;
-use crate::domain::matcher::{Matcher, Needs};
+use crate::domain::matcher::{self, Matcher, Needs};
+use crate::domain::pool::Settings;
 use crate::domain::priority::Levels;
 use crate::domain::priority::suspicion::Bounds;
 use crate::shm::{Limit, Region, RuleId};
@@ -51,6 +53,23 @@ pub struct Cluster {
     pub share_capacity: u32,
 }
 
+/// One pool, ready to be asked.
+#[derive(Debug)]
+pub struct CompiledPool {
+    /// As [`Compiled::name`].
+    pub name: &'static str,
+    pub matcher: Matcher,
+    pub unless: Option<Matcher>,
+    pub settings: Settings,
+    /// In place of a bare 503.
+    pub degrade: Option<Degraded>,
+    pub release: Release,
+    /// One limit for all gateways.
+    pub cluster: bool,
+    /// The backend's longest answer.
+    pub timeout_ns: u64,
+}
+
 /// Everything a decision needs of the configuration.
 #[derive(Debug)]
 pub struct RuleSet {
@@ -59,6 +78,8 @@ pub struct RuleSet {
     pub mode: Mode,
     pub rules: Vec<Compiled>,
     by_name: HashMap<String, usize>,
+    /// The first that matches takes a request.
+    pub pools: Vec<CompiledPool>,
     pub priority: Vec<PriorityRule>,
     /// Of each priority rule.
     pub routes: Vec<u8>,
@@ -86,6 +107,7 @@ pub struct Context<'a> {
     pub config_generation: u64,
     pub gateways: u32,
     pub previous: Option<&'a RuleSet>,
+    pub pages: &'a Pages,
 }
 
 impl RuleSet {
@@ -93,7 +115,7 @@ impl RuleSet {
         let Effective {
             rules,
             priority,
-            pools: _,
+            pools,
             mode,
             mut errors,
             warnings,
@@ -112,12 +134,17 @@ impl RuleSet {
         }
         let events = cx.config.priority.events.clone();
         let others = priority.iter().map(|p| (&p.matcher, &p.unless));
-        for (matcher, unless) in others.chain(events.iter().map(|e| (&e.matcher, &e.unless))) {
+        let others = others.chain(events.iter().map(|e| (&e.matcher, &e.unless)));
+        for (matcher, unless) in others.chain(pools.iter().map(|p| (&p.matcher, &p.unless))) {
             needs.add(&matcher.needs());
             if let Some(u) = unless {
                 needs.add(&u.needs());
             }
         }
+        let pools = pools
+            .into_iter()
+            .filter_map(|pool| compile_pool(pool, cx, &mut errors))
+            .collect();
         let by_name = out
             .iter()
             .enumerate()
@@ -128,6 +155,7 @@ impl RuleSet {
             mode,
             rules: out,
             by_name,
+            pools,
             routes: priority.iter().map(|p| route(&p.name)).collect(),
             priority,
             events,
@@ -144,6 +172,17 @@ impl RuleSet {
 
     pub fn by_name(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
+    }
+
+    /// The pool that a request belongs to.
+    pub fn first_pool(&self, facts: &mut impl matcher::Facts) -> Option<usize> {
+        self.pools
+            .iter()
+            .position(|p| config::applies(&p.matcher, p.unless.as_ref(), facts).is_some())
+    }
+
+    pub fn pool_by_name(&self, name: &str) -> Option<usize> {
+        self.pools.iter().position(|p| p.name == name)
     }
 
     /// Whether what a client does is remembered.
@@ -245,12 +284,38 @@ fn compile_one(
     })
 }
 
+/// A pool without its page is better than none: what is wrong with the page is an error, and shed
+/// requests get the bare 503.
+fn compile_pool(
+    pool: PoolConfig,
+    cx: &Context<'_>,
+    errors: &mut Vec<FieldError>,
+) -> Option<CompiledPool> {
+    let field = format!("pool:{}", pool.name);
+    let settings = pool.settings(cx.config.priority.levels);
+    let degrade = pool.degrade.as_ref().map(|degrade| {
+        let (degraded, error) = cx.pages.compile(degrade, &field);
+        errors.extend(error);
+        degraded
+    });
+    Some(CompiledPool {
+        name: intern(&pool.name),
+        cluster: pool.scope == Scope::Cluster,
+        timeout_ns: settings.timeout_ns,
+        settings,
+        degrade,
+        release: pool.release,
+        matcher: pool.matcher,
+        unless: pool.unless,
+    })
+}
+
 /// A twelfth of what a bucket's word can count: 3 years.
 const LONGEST_FILL_NS: u64 = (1 << 60) / 12;
 
 /// The same text for the life of the process. Names come from configurations only, so there are as
 /// many as an operator has ever written.
-fn intern(name: &str) -> &'static str {
+pub(super) fn intern(name: &str) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock();
     if let Some(known) = names.get(name) {
@@ -260,3 +325,7 @@ fn intern(name: &str) -> &'static str {
     names.insert(kept);
     kept
 }
+
+#[cfg(test)]
+#[path = "rules_tests.rs"]
+mod tests;

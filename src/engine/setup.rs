@@ -1,8 +1,10 @@
 //! `setup()`: what the master does at start and at every reload.
 //!
 //! Reads and checks the configuration, makes or finds the region, reads the
-//! list files. Nothing of what is in force is touched before all of it is good,
+//! list files and the
+//! pools' pages. Nothing of what is in force is touched before all of it is good,
 //! no lock is taken and no thread made: this process forks the workers.
+use super::degrade::Pages;
 use super::files::Files;
 use crate::domain::config::{self, Config, FieldError};
 use crate::shm::lists::{self, Lists, ListsInput};
@@ -22,6 +24,8 @@ pub struct Setup {
     pub lists: Option<Arc<Lists>>,
     /// What `status` shows of the files.
     pub list_warnings: Vec<String>,
+    /// Of the pools.
+    pub pages: Pages,
 }
 
 static SETUP: Mutex<Option<Arc<Setup>>> = Mutex::new(None);
@@ -70,6 +74,7 @@ pub fn setup(source: Source) -> Result<Vec<String>, String> {
         &mut |line| list_warnings.push(line),
     )
     .map_err(|e| sentence(&name, &e))?;
+    let pages = Pages::load(&config.pools).map_err(|e| sentence(&name, &e))?;
     said.extend(list_warnings.iter().map(|l| format!("sluice: {name}: {l}")));
 
     let region = region(slot.as_deref(), &config, &name, &mut said)?;
@@ -84,6 +89,7 @@ pub fn setup(source: Source) -> Result<Vec<String>, String> {
         files,
         lists,
         list_warnings,
+        pages,
     }));
     Ok(said)
 }

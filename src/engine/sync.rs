@@ -45,6 +45,7 @@ pub fn in_force(
             config_generation: setup.generation + published.change,
             gateways: u32::try_from(region.gateways()).unwrap_or(u32::MAX),
             previous: before.map(|b| &*b.rules),
+            pages: &setup.pages,
         },
     );
     let mut force = InForce {
@@ -129,6 +130,8 @@ struct Follower {
     /// Running while this worker holds the lock.
     leading: Option<Leading>,
     tried: Instant,
+    /// When the pools' pages were last looked at.
+    pages_looked: Instant,
     /// What could not be mapped is tried again then.
     not_before: Instant,
 }
@@ -153,6 +156,7 @@ impl Follower {
             published,
             leading: None,
             tried,
+            pages_looked: Instant::now(),
             not_before: tried,
         }
     }
@@ -168,6 +172,7 @@ impl Follower {
                 return;
             }
             self.lead();
+            self.look_at_pages();
             self.follow();
         }
     }
@@ -249,6 +254,26 @@ impl Follower {
             l.publisher
                 .borrow_mut()
                 .files(&l.files, self.setup.generation);
+        }
+    }
+
+    /// Every worker holds the pages itself; only the one that leads speaks of them.
+    fn look_at_pages(&mut self) {
+        let pages = &self.setup.pages;
+        if pages.is_empty() || self.pages_looked.elapsed() < self.setup.config.store.sync {
+            return;
+        }
+        self.pages_looked = Instant::now();
+        let speaks = self.leading.is_some();
+        let shared = &self.shared;
+        let mut say = |line: String| {
+            if speaks {
+                shared.warn(format!("sluice: {line}"));
+            }
+        };
+        if pages.refresh(&mut say) {
+            // Rules are compiled anew, without the error that it was missing.
+            self.seen = (0, 0);
         }
     }
 

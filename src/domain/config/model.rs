@@ -178,7 +178,8 @@ impl PriorityRule {
     }
 }
 
-fn applies<'m>(
+/// `match` holds and `unless` does not; the text is as in [`Matcher::hit`].
+pub fn applies<'m>(
     matcher: &'m Matcher,
     unless: Option<&Matcher>,
     facts: &mut impl Facts,
