@@ -44,7 +44,7 @@ impl Exchange<'static> for Constant {
             Var::Uri | Var::RequestUri => b"/api/login",
             Var::Method => b"POST",
             Var::Host => b"shop.example",
-            Var::Arg(_) => return None,
+            _ => return None,
         })
     }
     fn header(&mut self, _: &str, _: &mut Vec<u8>) -> bool {
