@@ -6,6 +6,19 @@
 //! is plain data with index links, so it may lie on the heap (the simulator) or
 //! in memory that processes share under a lock (the gateway); time comes in as
 //! an argument and never runs back within one pool.
+//!
+//! | module | question |
+//! |---|---|
+//! | `state`, `counts` | what there is, and what is shown of it |
+//! | `events` | what can happen |
+//! | `entry`, `slots` | one request's place, the lists of places, its way through them |
+//! | `class`, `fair` | the waiters of one level, and whose turn it is |
+//! | `dispatch` | who gets the next slot |
+//! | `shed` | who may not wait, and who has to stop |
+//! | `wheel` | what time alone ends |
+//! | `measure` | how long slots are held, how many asked |
+//! | `rebuild` | a sound state out of any bits |
+//! | [`limiter`], [`routes`] | how many slots; what each kind of request takes |
 use super::units::Nanos;
 
 pub mod limiter;
@@ -158,6 +171,22 @@ impl Wakes {
     }
 }
 
+mod class;
+mod counts;
+mod dispatch;
+mod entry;
+mod events;
+mod fair;
+mod measure;
+mod rebuild;
+mod shed;
+mod slots;
 mod state;
+mod wheel;
 
-pub use state::{Entry, Pool, State, View};
+#[cfg(test)]
+mod tests;
+
+pub use counts::{Counts, View, WAIT_BOUNDS_NS};
+pub use entry::Entry;
+pub use state::{Heap, Pool, State};

@@ -1,58 +1,115 @@
-//! Skeleton: replaced by the queue's author.
-use super::*;
+//! What there is of a pool.
+use super::class::Class;
+use super::entry::{Entry, List};
+use super::fair::Fair;
+use super::limiter::Limiter;
+use super::measure::{Mean, TenSeconds};
+use super::routes::Routes;
+use super::wheel::Wheel;
+use super::{Counts, LEVELS, LINES, Nanos, Settings};
 
+/// Plain numbers: any bits are a state, and `Pool::rebuild` makes a sound one of
+/// them.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct State {
-    todo: u64,
+    pub(super) settings: Settings,
+    /// The time of the last event, and of `format`.
+    pub(super) now: u64,
+    pub(super) born: u64,
+    pub(super) free: List,
+    pub(super) inboxes: [List; LINES],
+    pub(super) classes: [Class; LEVELS],
+    /// Among the levels below 0.
+    pub(super) shares: Fair<LEVELS>,
+    pub(super) wheel: Wheel,
+    /// By level: granted, in flight, ghosts.
+    pub(super) in_flight: [u32; LEVELS],
+    /// Their sum.
+    pub(super) taken: u32,
+    pub(super) ghosts: u32,
+    pub(super) waiting: u32,
+    /// Levels that have waiters, a bit each.
+    pub(super) levels: u32,
+    /// How many of the waiting are blind.
+    pub(super) blind: u32,
+    /// 1: as `Wakes::saturation` told last.
+    pub(super) saturated: u32,
+    /// 1: `share`, `fallback` and `share_until` hold.
+    pub(super) leased: u32,
+    pub(super) share: u32,
+    pub(super) fallback: u32,
+    pub(super) share_until: u64,
+    /// Dispatches that the levels below 0 are owed, see `Pool::account`.
+    pub(super) owed: f64,
+    /// How long a slot is held, seconds: by all, by level 0, by the others.
+    pub(super) slot_s: Mean,
+    pub(super) core_slot_s: Mean,
+    pub(super) other_slot_s: Mean,
+    pub(super) core_arrivals: TenSeconds,
+    /// Slots × seconds of level 0, up to `core_held_at`.
+    pub(super) core_held: TenSeconds,
+    pub(super) core_held_at: u64,
+    pub(super) counts: Counts,
+    pub routes: Routes,
+    pub limiter: Limiter,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Entry {
-    todo: u64,
+const _: () = assert!(size_of::<State>() <= 192 << 10);
+
+impl State {
+    /// For memory that is not there yet: `Pool::format` makes a pool of it.
+    pub const fn new() -> State {
+        State {
+            settings: Settings {
+                adaptive: 0,
+                limit: 1,
+                min: 1,
+                max: 1,
+                start: 1,
+                capacity: 0,
+                levels: 2,
+                cluster: 0,
+                weights: [1; LEVELS],
+                max_wait_ns: 0,
+                timeout_ns: 0,
+            },
+            now: 0,
+            born: 0,
+            free: List::EMPTY,
+            inboxes: [List::EMPTY; LINES],
+            classes: [const { Class::new() }; LEVELS],
+            shares: Fair::new(),
+            wheel: Wheel::new(),
+            in_flight: [0; LEVELS],
+            taken: 0,
+            ghosts: 0,
+            waiting: 0,
+            levels: 0,
+            blind: 0,
+            saturated: 0,
+            leased: 0,
+            share: 0,
+            fallback: 0,
+            share_until: 0,
+            owed: 0.0,
+            slot_s: Mean::new(),
+            core_slot_s: Mean::new(),
+            other_slot_s: Mean::new(),
+            core_arrivals: TenSeconds::new(),
+            core_held: TenSeconds::new(),
+            core_held_at: 0,
+            counts: Counts::new(),
+            routes: Routes::new(),
+            limiter: Limiter::new(),
+        }
+    }
 }
 
-/// What status and metrics show.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct View {
-    /// The limit in force: the configured or found one, less what other gateways hold.
-    pub limit: u32,
-    pub saturated: bool,
-    /// Ghosts included.
-    pub in_flight: u32,
-    pub ghosts: u32,
-    /// By level, as many as there are.
-    pub waiting: Vec<u32>,
-    pub counts: Counts,
-}
-
-/// Upper bounds of the histogram of waits, ns; a last bucket has none.
-pub const WAIT_BOUNDS_NS: [u64; 13] = [
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_500_000_000,
-    5_000_000_000,
-    10_000_000_000,
-];
-
-/// Since the pool was made.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Counts {
-    /// By level and `Reason as usize`.
-    pub shed: [[u64; 4]; LEVELS],
-    /// By level, of those that were granted a slot: not cumulative.
-    pub waits: [[u64; WAIT_BOUNDS_NS.len() + 1]; LEVELS],
-    pub waits_sum_ns: [u64; LEVELS],
+impl Default for State {
+    fn default() -> State {
+        State::new()
+    }
 }
 
 /// The state and its entries, for one event or several.
@@ -61,71 +118,28 @@ pub struct Pool<'a> {
     pub entries: &'a mut [Entry],
 }
 
-#[allow(unused_variables)]
-impl Pool<'_> {
-    /// Makes a pool out of any bits: nothing in flight, nothing waits. Keeps `counts` at 0.
-    pub fn format(&mut self, settings: &Settings, now: Nanos) {
-        todo!()
+/// A pool on the heap: of the simulator and of tests.
+#[derive(Clone, Debug)]
+pub struct Heap {
+    pub state: Box<State>,
+    pub entries: Vec<Entry>,
+}
+
+impl Heap {
+    /// Room for that many requests, waiting and in flight.
+    pub fn new(entries: usize, settings: &Settings, now: Nanos) -> Heap {
+        let mut heap = Heap {
+            state: Box::new(State::new()),
+            entries: vec![Entry::new(); entries],
+        };
+        heap.pool().format(settings, now);
+        heap
     }
-    /// Takes changed settings; what is in flight and what waits stays.
-    pub fn configure(&mut self, settings: &Settings, now: Nanos, wakes: &mut Wakes) {
-        todo!()
-    }
-    /// What `arrive` would refuse at once, without changing anything.
-    pub fn would_shed(&self, a: &Arrival, now: Nanos) -> Option<Reason> {
-        todo!()
-    }
-    pub fn arrive(&mut self, a: &Arrival, now: Nanos, wakes: &mut Wakes) -> Entered {
-        todo!()
-    }
-    /// The end of a request that held a slot.
-    pub fn release(&mut self, id: EntryId, c: &Completion, now: Nanos, wakes: &mut Wakes) {
-        todo!()
-    }
-    /// The client of a request left while it waited (or was just granted, or shed): its place, or
-    /// its slot, is free at once.
-    pub fn leave(&mut self, id: EntryId, now: Nanos, wakes: &mut Wakes) {
-        todo!()
-    }
-    /// A waiter's own clock says that it has waited long enough: removes it with `Timeout`, unless
-    /// something else became of it meanwhile, which is then the answer (`Granted` is taken up).
-    pub fn give_up(&mut self, id: EntryId, now: Nanos, wakes: &mut Wakes) -> Notice {
-        todo!()
-    }
-    /// Hands a line up to `room` of what became of its waiters; grants are taken up by it.
-    pub fn collect(&mut self, line: u16, room: usize, now: Nanos, into: &mut Vec<Collected>) {
-        todo!()
-    }
-    /// What time alone brings about: bounds, grants not taken up, ghosts, the limiter, leases.
-    pub fn tick(&mut self, now: Nanos, wakes: &mut Wakes) {
-        todo!()
-    }
-    /// When `tick` should come next, ns from now; `u64::MAX`: never, without another event.
-    pub fn next_due(&self, now: Nanos) -> u64 {
-        todo!()
-    }
-    /// A worker died: what it held is free, its waiters are gone.
-    pub fn line_died(&mut self, line: u16, now: Nanos, wakes: &mut Wakes) {
-        todo!()
-    }
-    /// Who changed the state died in the middle: everything that follows from the entries' own
-    /// fields is made anew; lists are never followed. Whatever the bits, a sound state results.
-    pub fn rebuild(&mut self, now: Nanos, wakes: &mut Wakes) {
-        todo!()
-    }
-    /// Of a pool with one limit for all gateways: this gateway's part of it, `until`; then
-    /// `fallback`, level 0 first.
-    pub fn set_share(
-        &mut self,
-        share: u32,
-        until: Nanos,
-        fallback: u32,
-        now: Nanos,
-        wakes: &mut Wakes,
-    ) {
-        todo!()
-    }
-    pub fn view(&self, now: Nanos) -> View {
-        todo!()
+
+    pub fn pool(&mut self) -> Pool<'_> {
+        Pool {
+            state: &mut self.state,
+            entries: &mut self.entries,
+        }
     }
 }
