@@ -74,7 +74,7 @@ fn a_good_file_is_not_worth_a_word() {
 fn all_errors_are_found_a_line_each() {
     let files = Files::new();
     let text = "[[rules]]\nname = \"a b\"\nrate = \"0/s\"\ncapacity = 5\ncapcity = 5\n\
-                [store]\nbackend = \"memcached\"\n[pools]\n";
+                [store]\nbackend = \"memcached\"\n[nodes]\n[[pools]]\n";
     let (code, lines) = check(&files.write("bad.toml", text));
     assert_eq!(code, 1);
     assert_lines(
@@ -84,7 +84,9 @@ fn all_errors_are_found_a_line_each() {
             "rules[0].name: \"a b\" is not a name; it must be 1 to 64 of",
             "rules[0].rate: rate \"0/s\" is below the least, 1/366d",
             "rules[0].capcity: is not a known field; did you mean \"capacity\"?",
-            "pools: is not in this version",
+            "pools[0].name: is missing",
+            "pools[0].limit: is missing; it must be a whole number from 1",
+            "nodes: is not in this version",
         ],
     );
 }
@@ -195,6 +197,43 @@ fn list_files_are_read() {
             line.starts_with(&start),
             "{line} does not start with {start}"
         );
+    }
+}
+
+#[test]
+fn pages_of_pools_are_read_and_have_to_fit() {
+    let files = Files::new();
+    let page = files.write("busy.html", "<p>busy");
+    let pool = |name: &str, fields: &str| format!("[[pools]]\nname = \"{name}\"\n{fields}\n");
+    let degrade = |path: &Path| format!("limit = 1\ndegrade.file = \"{}\"", path.display());
+    let none = files.path().join("none.html");
+    let rows = [
+        (pool("a", &degrade(&page)), 0, vec![]),
+        (
+            pool("a", "limit = 1") + &pool("b", "limit = 2"),
+            0,
+            vec!["warning: pools[1].match: never"],
+        ),
+        (
+            pool("a", "limit = 1\nmatch.path = \"/a\"") + &pool("b", &degrade(&none)),
+            1,
+            vec!["pools[1].degrade.file: "],
+        ),
+        (
+            pool("a", "limit = 7000"),
+            1,
+            vec!["pools[0].queue.capacity: is 1000, and with the 7000 of limit that is 8000, but"],
+        ),
+        (
+            "[shm]\nsize = \"128MiB\"\n".to_string() + &pool("a", "limit = 7000"),
+            0,
+            vec![],
+        ),
+    ];
+    for (text, code, starts) in rows {
+        let (found, lines) = check(&files.write("a.toml", &text));
+        assert_eq!(found, code, "{text}: {lines:?}");
+        assert_lines(&lines, &starts);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::{Outcome, complain};
 use sluice::domain::config::{self, Config, ListSource};
 use sluice::domain::entry;
-use sluice::engine::degrade;
+use sluice::engine::{degrade, room};
 use std::fs;
 use std::path::Path;
 
@@ -35,7 +35,8 @@ pub fn run(file: &Path) -> Outcome {
                 report.warning(&warning.field, &warning.problem);
             }
             check_lists(&config, &mut report);
-            for error in degrade::check(&config.pools) {
+            let pages = degrade::check(&config.pools);
+            for error in pages.iter().chain(&room::check(&config)) {
                 report.error(&error.field, &error.problem);
             }
         }

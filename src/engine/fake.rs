@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// A worker of a gateway whose configuration is this TOML text. No thread runs.
 pub fn worker(toml: &str) -> Worker {
     let config = config::from_toml(toml).unwrap_or_else(|e| panic!("the test's own TOML: {e:?}"));
-    let region: &'static Region = Box::leak(Box::new(Region::on_heap(4 << 20)));
+    let region: &'static Region = Box::leak(Box::new(Region::on_heap(config.shm.size_bytes)));
     region
         .attach_worker(region.new_setup_generation())
         .expect("a heap region has room");

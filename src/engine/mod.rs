@@ -7,7 +7,8 @@
 //!   and answers, `ticket` how it is found again.
 //! - `check`: `check()`, `ban()`, `unban()`.
 //! - `thread`: asking Redis beside nginx; `sync`: following configuration and
-//!   lists, with `rules`, `publish`, `files`, `degrade`, `current`.
+//!   lists, with `rules`, `publish`, `files`, `degrade`, `room`,
+//!   `current`.
 //! - `watch`: what pools need beside nginx, and waking it for them.
 //! - `status`, `metrics`: what operators see; `tool`: what the tool does beside nginx.
 
@@ -27,6 +28,7 @@ pub mod messages;
 pub mod metrics;
 pub mod options;
 pub mod publish;
+pub mod room;
 pub mod rules;
 pub mod setup;
 pub mod status;

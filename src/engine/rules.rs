@@ -4,6 +4,7 @@
 //! swapped in whole, never changed. Limits stand in the region under the
 //! rule's name; here is only the way to them.
 use super::degrade::{Degraded, Pages};
+use super::room;
 use crate::domain::answer::{Reported, whole_s};
 use crate::domain::config::{
     self, Config, Effective, EventRule, Field, FieldError, MissingKey, Mode, PoolConfig,
@@ -14,7 +15,7 @@ use crate::domain::matcher::{self, Matcher, Needs};
 use crate::domain::pool::Settings;
 use crate::domain::priority::Levels;
 use crate::domain::priority::suspicion::Bounds;
-use crate::shm::{Limit, Region, RuleId};
+use crate::shm::{Limit, PoolId, Region, RuleId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -60,6 +61,8 @@ pub struct CompiledPool {
     pub name: &'static str,
     pub matcher: Matcher,
     pub unless: Option<Matcher>,
+    /// Its place in the region.
+    pub id: PoolId,
     pub settings: Settings,
     /// In place of a bare 503.
     pub degrade: Option<Degraded>,
@@ -298,8 +301,22 @@ fn compile_pool(
         errors.extend(error);
         degraded
     });
+    // In force all the same: what there is no room for is shed.
+    errors.extend(room::of_pool(&pool, &field, cx.region.pool_room()));
+    let (setup, config) = (cx.setup_generation, cx.config_generation);
+    let id = cx
+        .region
+        .take_pool(&pool.name, &settings, setup, config)
+        .map_err(|e| {
+            errors.push(FieldError {
+                field,
+                problem: e.to_string(),
+            });
+        })
+        .ok()?;
     Some(CompiledPool {
         name: intern(&pool.name),
+        id,
         cluster: pool.scope == Scope::Cluster,
         timeout_ns: settings.timeout_ns,
         settings,

@@ -135,6 +135,11 @@ fn pools_of_the_hash_are_in_force_and_a_page_that_is_missing_is_an_error() {
         ],
     );
     assert_eq!(names(&rules), ["static", "api", "rest", "page"]);
+    // The pool that was there has the new settings, whatever is in flight in it.
+    let before = w.force.rules.pools[1].id;
+    assert_eq!(rules.pools[1].id, before);
+    let view = w.region.pool(before, |pool, now, _| pool.view(now).limit);
+    assert_eq!(view.expect("not locked").value, 9);
     assert!(rules.pools[1].cluster && rules.pools[1].settings.limit == 9);
     let found = errors(&rules);
     assert_eq!(found.len(), 2, "{found:?}");
@@ -147,6 +152,32 @@ fn pools_of_the_hash_are_in_force_and_a_page_that_is_missing_is_an_error() {
         panic!("a page")
     };
     assert_eq!(file.page(), None);
+}
+
+#[test]
+fn what_the_region_has_no_room_for_is_an_error() {
+    let w = worker(
+        "[shm]\nsize = \"4MiB\"\n[store]\nurl = \"redis://127.0.0.1:1\"\n\
+         [[pools]]\nname = \"a\"\nlimit = 1\n",
+    );
+    let found = errors(&compile(&w, &[("pool:b", r#"{"limit": 1}"#)]));
+    let large = ": is 1000, and with the 1 of limit that is 1001, but the shared memory has room for \
+                 960 requests in a pool; lower it, or raise shm.size to 8MiB";
+    let both = ["a", "b"].map(|name| format!("pool:{name}.queue.capacity{large}"));
+    assert_eq!(found, both);
+    let small = r#"{"limit": 1, "queue": {"capacity": 1}}"#;
+    let rules = compile(
+        &w,
+        &[("pool:a", small), ("pool:b", small), ("pool:c", small)],
+    );
+    assert_eq!(names(&rules), ["a", "b"]);
+    let found = errors(&rules);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("pool:c: no room for pool"),
+        "{found:?}"
+    );
+    assert!(found[0].contains("shm.size"), "{found:?}");
 }
 
 #[test]

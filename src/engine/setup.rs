@@ -6,6 +6,7 @@
 //! no lock is taken and no thread made: this process forks the workers.
 use super::degrade::Pages;
 use super::files::Files;
+use super::room;
 use crate::domain::config::{self, Config, FieldError};
 use crate::shm::lists::{self, Lists, ListsInput};
 use crate::shm::{Mapped, Region};
@@ -77,6 +78,16 @@ pub fn setup(source: Source) -> Result<Vec<String>, String> {
     let pages = Pages::load(&config.pools).map_err(|e| sentence(&name, &e))?;
     said.extend(list_warnings.iter().map(|l| format!("sluice: {name}: {l}")));
 
+    let mapped = slot
+        .as_deref()
+        .filter(|s| s.config.shm.path == config.shm.path);
+    let errors = match mapped {
+        Some(s) => room::check_in(&config, s.region),
+        None => room::check(&config),
+    };
+    if !errors.is_empty() {
+        return Err(sentence(&name, &errors));
+    }
     let region = region(slot.as_deref(), &config, &name, &mut said)?;
     let generation = region.new_setup_generation();
     let lists = build(&files)

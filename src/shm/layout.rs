@@ -55,6 +55,42 @@ const ROOM: [(usize, usize, usize, usize); 6] = [
     (1, 1, 1_024, 512),
 ];
 
+/// What a region has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolRoom {
+    pub pools: usize,
+    /// In flight and waiting in a pool, with a sixteenth of its entries left over
+    /// for slots whose client has gone.
+    pub requests: usize,
+}
+
+impl PoolRoom {
+    fn new(pools: usize, entries: usize) -> PoolRoom {
+        PoolRoom {
+            pools,
+            requests: entries / 16 * 15,
+        }
+    }
+
+    pub fn for_size(size_bytes: u64) -> PoolRoom {
+        let fits = |(from, ..): &&(usize, usize, usize, usize)| size_bytes >= (*from as u64) << 20;
+        let (_, pools, entries, _) = *ROOM.iter().find(fits).unwrap_or(&ROOM[ROOM.len() - 1]);
+        PoolRoom::new(pools, entries)
+    }
+
+    /// The smallest region that has so much; `None`: none has.
+    pub fn least_size(self) -> Option<u64> {
+        let has = |(_, pools, entries, _): &&(usize, usize, usize, usize)| {
+            let room = PoolRoom::new(*pools, *entries);
+            room.pools >= self.pools && room.requests >= self.requests
+        };
+        ROOM.iter()
+            .rev()
+            .find(has)
+            .map(|(from, ..)| (*from as u64) << 20)
+    }
+}
+
 /// First page of the region. What does not change after creation is written
 /// before `magic`.
 #[repr(C, align(4096))]
@@ -113,6 +149,10 @@ pub struct Layout {
 }
 
 impl Layout {
+    pub fn pool_room(&self) -> PoolRoom {
+        PoolRoom::new(self.pools, self.entries)
+    }
+
     pub fn for_size(size_bytes: u64) -> Result<Layout, Error> {
         if !(MIN_SIZE_BYTES..=MAX_SIZE_BYTES).contains(&size_bytes) {
             return Err(error!(

@@ -52,7 +52,7 @@ mod users;
 pub use crate::domain::bucket::word::{Limit, Outcome};
 pub use error::Error;
 pub(crate) use file::random;
-pub use layout::{LAYOUT, MAX_SIZE_BYTES, MIN_SIZE_BYTES};
+pub use layout::{LAYOUT, MAX_SIZE_BYTES, MIN_SIZE_BYTES, PoolRoom};
 pub use life::{Attach, Case};
 pub use line::{
     Histogram, LATENCY_BOUNDS_NS, Line, RuleTotals, RuleVerdict, StoreResult, Totals, Verdict,

@@ -4,6 +4,7 @@ use crate::domain::pool::{EntryId, Pool, Settings, Wakes};
 use crate::domain::units::Nanos;
 use crate::shm::Error;
 use crate::shm::error::error;
+use crate::shm::layout::PoolRoom;
 use crate::shm::lock::POOLS;
 use crate::shm::pool::{Deferred, Held, Missed, PATIENCE, Place, PoolId, wake};
 use crate::shm::rules::{NAME_BYTES, Name, Taker};
@@ -164,6 +165,10 @@ impl Region {
     /// settings.
     pub fn pool_entries(&self) -> usize {
         self.layout.entries
+    }
+
+    pub fn pool_room(&self) -> PoolRoom {
+        self.layout.pool_room()
     }
 
     // ---- events ----
