@@ -44,13 +44,14 @@ pub const MAX_SIZE_BYTES: u64 = 1 << 40;
 
 /// From how many MiB: pools, entries of each, users. What is documented of
 /// buckets stays true beside them (a test holds it): two million partly spent
-/// ones in 64 MiB, a million in 32 MiB, which lets pools have an eighth to a
-/// sixth of such a region.
-const ROOM: [(usize, usize, usize, usize); 6] = [
+/// ones in 64 MiB, a million in 32 MiB, which lets pools have a tenth to an
+/// eighth of such a region.
+const ROOM: [(usize, usize, usize, usize); 7] = [
     (128, 16, 16_384, 16_384),
     (64, 6, 16_384, 16_384),
     (32, 4, 8_192, 8_192),
     (8, 4, 2_048, 2_048),
+    (4, 4, 1_024, 1_024),
     (2, 2, 1_024, 1_024),
     (1, 1, 1_024, 512),
 ];

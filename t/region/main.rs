@@ -6,6 +6,7 @@
 //! forks its workers, as nginx does.
 mod killed;
 mod life;
+mod pools;
 mod processes;
 mod workers;
 
@@ -30,7 +31,7 @@ fn main() {
         };
         !has("--ignored") && (wanted.is_empty() || wanted.iter().any(fits))
     };
-    let cases: Vec<Case> = [life::CASES, workers::CASES, killed::CASES].concat();
+    let cases: Vec<Case> = [life::CASES, workers::CASES, killed::CASES, pools::CASES].concat();
     let cases: Vec<&Case> = cases.iter().filter(|(name, _)| chosen(name)).collect();
     if has("--list") {
         cases.iter().for_each(|(name, _)| println!("{name}: test"));

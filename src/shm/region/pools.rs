@@ -1,5 +1,5 @@
 //! Pools, and what workers hold in them; users of level 0; waking each other.
-use super::Region;
+use super::{Line, Region};
 use crate::domain::pool::{EntryId, Pool, Settings, Wakes};
 use crate::domain::units::Nanos;
 use crate::shm::Error;
@@ -58,7 +58,8 @@ impl Region {
 
     /// Finds or makes the pool of that name (1 to 80 bytes), for the
     /// configuration that this worker is about to report by
-    /// [`Region::my_config_generation`]. Settings are put in force when they
+    /// [`Region::my_config_generation`], which is not lower than
+    /// `setup_generation`. Settings are put in force when they
     /// differ and `setup_generation` is the newest that has started; what is in
     /// flight and what waits stays. A name is forgotten, when room is short,
     /// once all living workers have reported newer configurations and nothing
@@ -127,9 +128,15 @@ impl Region {
         {
             return Ok(());
         }
-        // A worker that has not reported yet reports 0, and so keeps all names.
-        let reported =
-            |(_, line): (u32, super::Line<'_>)| line.head.config_generation.load(Relaxed);
+        // Who has not reported yet takes names for its setup's first
+        // configuration or a later one, and those have no lower number.
+        let reported = |(_, line): (u32, Line<'_>)| {
+            let setup = line.head.setup_generation.load(Relaxed);
+            match line.head.config_generation.load(Relaxed) {
+                0 => setup,
+                config => config,
+            }
+        };
         let unused_below = self.living().map(reported).min().unwrap_or(0);
         places.retain(|(age, _)| *age <= unused_below);
         places.sort_by_key(|(age, _)| *age);
