@@ -63,6 +63,14 @@ impl Histogram {
         self.max_us = self.max_us.max(other.max_us);
     }
 
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub fn max_ms(&self) -> f64 {
+        self.max_us as f64 / 1000.0
+    }
+
     pub fn mean_ms(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum_us as f64 / self.count as f64 / 1000.0)
     }

@@ -1,4 +1,4 @@
-//! As much HTTP/1.1 as a load generator and a demo shop need.
+//! As much HTTP/1.1 as a demo shop needs.
 
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,20 +13,14 @@ pub struct Connection {
     buffer: Vec<u8>,
 }
 
-/// What an answer says that matters here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    pub status: u16,
-    /// Whether the connection can take another request.
-    pub keep: bool,
-}
-
 /// A request, as the shop reads it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
     pub method: String,
     pub path: String,
     pub level: Option<String>,
+    /// What the load generator says it is; for counting only.
+    pub kind: Option<String>,
     pub keep: bool,
 }
 
@@ -98,32 +92,6 @@ impl Connection {
         }
     }
 
-    /// Reads one answer and throws its body away. `None`: closed before its first byte.
-    pub async fn answer(&mut self) -> io::Result<Option<Answer>> {
-        let Some(head) = self.head().await? else {
-            return Ok(None);
-        };
-        let status = head
-            .split(' ')
-            .nth(1)
-            .and_then(|code| code.parse().ok())
-            .ok_or_else(|| io::Error::other("no status line"))?;
-        let mut keep = true;
-        if let Some(length) = field(&head, "content-length") {
-            let length = length.parse().map_err(|_| io::Error::other("bad length"))?;
-            self.skip(length).await?;
-        } else if field(&head, "transfer-encoding").is_some() {
-            self.skip_chunks().await?;
-        } else if status != 204 && status != 304 {
-            // The body ends with the connection.
-            keep = false;
-            let mut rest = [0; 4096];
-            while self.stream.read(&mut rest).await? > 0 {}
-        }
-        keep &= !field(&head, "connection").is_some_and(|how| how.eq_ignore_ascii_case("close"));
-        Ok(Some(Answer { status, keep }))
-    }
-
     /// Reads one request, its body too. `None`: the client is done.
     pub async fn request(&mut self) -> io::Result<Option<Request>> {
         let Some(head) = self.head().await? else {
@@ -144,6 +112,7 @@ impl Connection {
             method: method.to_owned(),
             path: path.to_owned(),
             level: field(&head, "x-sluice-level").map(str::to_owned),
+            kind: field(&head, "x-kind").map(str::to_owned),
             keep,
         };
         if let Some(length) = field(&head, "content-length") {
@@ -181,34 +150,19 @@ mod tests {
     }
 
     #[test]
-    fn answers_follow_each_other_whatever_their_framing() {
-        crate::on_this_thread(async {
-            let mut connection = sent(
-                b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc\
-                  HTTP/1.1 429 Too Many\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nxx\r\n0\r\n\r\n\
-                  HTTP/1.1 204 No\r\nConnection: close\r\n\r\n",
-            )
-            .await;
-            let mut seen = Vec::new();
-            while let Some(answer) = connection.answer().await.unwrap() {
-                seen.push((answer.status, answer.keep));
-            }
-            assert_eq!(seen, [(200, true), (429, true), (204, false)]);
-        })
-        .unwrap();
-    }
-
-    #[test]
     fn requests_with_a_body_and_without() {
         crate::on_this_thread(async {
             let mut connection = sent(
                 b"POST /api/order HTTP/1.1\r\nContent-Length: 2\r\nX-Sluice-Level: 1\r\n\r\n{}\
-                  GET / HTTP/1.0\r\n\r\n",
+                  POST / HTTP/1.1\r\nX-Kind: core\r\nTransfer-Encoding: chunked\r\n\r\n\
+                  2\r\nxx\r\n0\r\n\r\nGET / HTTP/1.0\r\n\r\n",
             )
             .await;
             let first = connection.request().await.unwrap().unwrap();
             assert_eq!((first.path.as_str(), first.keep), ("/api/order", true));
             assert_eq!(first.level.as_deref(), Some("1"));
+            let chunked = connection.request().await.unwrap().unwrap();
+            assert_eq!(chunked.kind.as_deref(), Some("core"));
             let second = connection.request().await.unwrap().unwrap();
             assert_eq!((second.method.as_str(), second.keep), ("GET", false));
             assert_eq!(connection.request().await.unwrap(), None);

@@ -1,8 +1,11 @@
 //! What a person sees: a live table of the last seconds, and at the end one for each
-//! phase; and the same as JSON for a program.
+//! phase; and the whole run as a file.
 
-use crate::load::{Results, Tally};
+use crate::load::Results;
+use crate::record::{Class, Counts, Generator, Phase, Run, Target};
 use crate::scenario::Scenario;
+use crate::tally::Tally;
+use crate::watch::Seen;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 
@@ -10,7 +13,7 @@ use std::io::{IsTerminal, Write as _};
 const WINDOW_S: usize = 5;
 
 /// A generator later than this at the 99th percentile measured itself.
-const LAG_P99_MAX_MS: f64 = 5.0;
+pub const LAG_P99_MAX_MS: f64 = 5.0;
 
 pub struct Screen {
     terminal: bool,
@@ -28,7 +31,7 @@ impl Screen {
         let mut text = String::new();
         if self.terminal {
             text.push_str("\x1b[H\x1b[2J");
-        } else if !second.is_multiple_of(WINDOW_S) {
+        } else if scenario.quiet || !second.is_multiple_of(WINDOW_S) {
             return;
         }
         let over = second as f64 > scenario.seconds;
@@ -66,16 +69,17 @@ impl Screen {
     }
 }
 
-/// The final tables, and the JSON file.
-pub fn finish(scenario: &Scenario, results: &Results) -> Result<(), String> {
+/// The final tables, and the file.
+pub fn finish(scenario: &Scenario, results: &Results, seen: Seen) -> Result<(), String> {
+    let run = record(scenario, results, seen);
     let mut text = String::new();
     if std::io::stdout().is_terminal() && !scenario.plain {
         text.push_str("\x1b[H\x1b[2J");
     }
     let _ = writeln!(text, "{}", scenario.title);
-    for (phase, named) in scenario.phases.iter().enumerate() {
+    for (phase, named) in run.phases.iter().enumerate() {
         let (from, until) = scenario.span_s(phase);
-        if from >= until {
+        if from >= until || scenario.quiet {
             continue;
         }
         let _ = writeln!(text, "\nSeconds {from} to {until}: {}\n", named.name);
@@ -83,7 +87,7 @@ pub fn finish(scenario: &Scenario, results: &Results) -> Result<(), String> {
             results.tracks[target][class].due(from as usize, until as usize)
         }));
     }
-    let lag = results.lag.percentile_ms(0.99).unwrap_or(0.0);
+    let lag = run.generator.lag_p99_ms;
     let verdict = if lag > LAG_P99_MAX_MS {
         ": too much, these numbers do not count"
     } else {
@@ -94,11 +98,10 @@ pub fn finish(scenario: &Scenario, results: &Results) -> Result<(), String> {
         "\nThe generator itself was late by p99 {lag:.1} ms{verdict}"
     );
     print(&text);
-    if let Some(path) = &scenario.json {
-        std::fs::write(path, json(scenario, results))
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+    match &scenario.json {
+        Some(path) => run.write(path),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn print(text: &str) {
@@ -108,16 +111,16 @@ fn print(text: &str) {
 }
 
 fn table(scenario: &Scenario, seconds: f64, tally: impl Fn(usize, usize) -> Tally) -> String {
-    let mut text = format!("{:24}", "");
+    let mut text = format!("{:22}", "");
     for target in &scenario.targets {
-        let _ = write!(text, "  {:<40}", format!("{}:", target.name));
+        let _ = write!(text, "   {:<36}", format!("{}:", target.name));
     }
-    let _ = write!(text, "\n{:14}{:>10}", "", "asked /s");
+    let _ = write!(text, "\n{:13}{:>9}", "", "asked /s");
     for _ in &scenario.targets {
         let _ = write!(
             text,
-            "  {:>9}{:>11}{:>10}{:>10}",
-            "served", "turned off", "median", "p95"
+            "   {:>8}{:>10}{:>9}{:>9}",
+            "in full", "degraded", "median", "p95"
         );
     }
     text.push('\n');
@@ -125,22 +128,22 @@ fn table(scenario: &Scenario, seconds: f64, tally: impl Fn(usize, usize) -> Tall
         for target in 0..scenario.targets.len() {
             let sum = tally(target, class);
             if target == 0 {
-                let rate = sum.over as f64 / seconds;
-                let _ = write!(text, "{:14}{rate:>10.0}", named.name);
+                let rate = sum.asked as f64 / seconds;
+                let _ = write!(text, "{:13}{rate:>9.0}", named.name);
             }
-            let share = |part: u64| match sum.over {
+            let share = |part: u64| match sum.asked {
                 0 => "-".into(),
-                over => format!("{:.1} %", 100.0 * part as f64 / over as f64),
+                asked => format!("{:.1} %", 100.0 * part as f64 / asked as f64),
             };
-            let ms = |at: f64| match sum.times.percentile_ms(at) {
+            let ms = |at: f64| match sum.full.percentile_ms(at) {
                 None => "-".into(),
                 Some(ms) => format!("{ms:.0} ms"),
             };
             let _ = write!(
                 text,
-                "  {:>9}{:>11}{:>10}{:>10}",
-                share(sum.served),
-                share(sum.refused),
+                "   {:>8}{:>10}{:>9}{:>9}",
+                share(sum.full.count()),
+                share(sum.degraded.count()),
                 ms(0.5),
                 ms(0.95)
             );
@@ -150,42 +153,69 @@ fn table(scenario: &Scenario, seconds: f64, tally: impl Fn(usize, usize) -> Tall
     text
 }
 
-fn json(scenario: &Scenario, results: &Results) -> String {
-    let number = |value: Option<f64>| serde_json::json!(value);
-    let phases: Vec<_> = scenario
-        .phases
-        .iter()
-        .enumerate()
-        .map(|(phase, named)| {
-            let (from, until) = scenario.span_s(phase);
-            let mut targets = serde_json::Map::new();
-            for (target, tracks) in scenario.targets.iter().zip(&results.tracks) {
-                let mut classes = serde_json::Map::new();
-                for (class, track) in scenario.classes.iter().zip(tracks) {
-                    let sum = track.due(from as usize, until as usize);
-                    let value = serde_json::json!({
-                        "requests": sum.over,
-                        "served": sum.served,
-                        "refused": sum.refused,
-                        "failed": sum.failed,
-                        "lost": sum.lost,
-                        "mean_ms": number(sum.times.mean_ms()),
-                        "p50_ms": number(sum.times.percentile_ms(0.5)),
-                        "p95_ms": number(sum.times.percentile_ms(0.95)),
-                        "p99_ms": number(sum.times.percentile_ms(0.99)),
-                    });
-                    classes.insert(class.name.clone(), value);
-                }
-                targets.insert(target.name.clone(), classes.into());
-            }
-            serde_json::json!({
-                "name": named.name, "from_s": from, "until_s": until, "targets": targets,
-            })
-        })
+fn record(scenario: &Scenario, results: &Results, seen: Seen) -> Run {
+    let spans: Vec<(f64, f64)> = (0..scenario.phases.len())
+        .map(|phase| scenario.span_s(phase))
         .collect();
-    let all = serde_json::json!({
-        "lag_p99_ms": number(results.lag.percentile_ms(0.99)),
-        "phases": phases,
-    });
-    format!("{all:#}\n")
+    let seconds = scenario.seconds.ceil() as usize;
+    let lag = |from: usize, until: usize| {
+        let mut all = crate::histogram::Histogram::default();
+        let seconds = results.lag.iter().take(until).skip(from);
+        seconds.for_each(|second| all.add(second));
+        all
+    };
+    let targets = scenario.targets.iter().zip(&results.tracks);
+    Run {
+        name: scenario.name.clone(),
+        title: scenario.title.clone(),
+        seconds: scenario.seconds,
+        seed: scenario.seed,
+        phases: scenario
+            .phases
+            .iter()
+            .zip(&spans)
+            .map(|(phase, &(from_s, until_s))| Phase {
+                name: phase.name.clone(),
+                from_s,
+                until_s,
+            })
+            .collect(),
+        targets: targets
+            .map(|(target, tracks)| Target {
+                name: target.name.clone(),
+                classes: scenario
+                    .classes
+                    .iter()
+                    .zip(tracks)
+                    .map(|(class, track)| Class {
+                        name: class.name.clone(),
+                        phases: spans
+                            .iter()
+                            .map(|&(from, until)| {
+                                Counts::from(&track.due(from as usize, until as usize))
+                            })
+                            .collect(),
+                        by_second: (0..seconds)
+                            .map(|second| Counts::from(&track.due(second, second + 1)))
+                            .collect(),
+                    })
+                    .collect(),
+            })
+            .collect(),
+        generator: Generator {
+            lag_p99_ms: lag(0, seconds).percentile_ms(0.99).unwrap_or(0.0),
+            lag_p99_by_phase_ms: spans
+                .iter()
+                .map(|&(from, until)| {
+                    let lag = lag(from as usize, until as usize);
+                    lag.percentile_ms(0.99).unwrap_or(0.0)
+                })
+                .collect(),
+            lag_max_ms: lag(0, seconds).max_ms(),
+            not_sent: results.not_sent,
+        },
+        kill: seen.kill,
+        samples: seen.samples,
+        metrics: seen.metrics,
+    }
 }

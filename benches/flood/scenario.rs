@@ -1,6 +1,6 @@
 //! What a run consists of, read from the command line.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Target {
     pub name: String,
-    pub address: SocketAddr,
+    pub address: SocketAddrV4,
 }
 
 /// A kind of request, coming at a rate of its own from clients of its own.
@@ -20,6 +20,7 @@ pub struct Class {
     pub method: String,
     /// `{n}` becomes a random number, `{client}` the client's.
     pub path: String,
+    /// Values too may name `{client}`.
     pub headers: Vec<String>,
     /// Addresses, from `net` upwards, each its own client with its own connections.
     pub clients: u32,
@@ -29,6 +30,8 @@ pub struct Class {
     pub timeout: Duration,
     /// A connection for each request.
     pub close: bool,
+    /// The same, and it is cut off after this time, answered or not.
+    pub torn: Option<Duration>,
 }
 
 /// A stretch of the run that the final table reports by itself.
@@ -40,6 +43,7 @@ pub struct Phase {
 
 #[derive(Clone, Debug)]
 pub struct Scenario {
+    pub name: String,
     pub targets: Vec<Target>,
     pub classes: Vec<Class>,
     pub phases: Vec<Phase>,
@@ -49,12 +53,24 @@ pub struct Scenario {
     /// A file whose last lines are shown: what is being done meanwhile.
     pub note: Option<PathBuf>,
     pub json: Option<PathBuf>,
+    /// No live screen.
     pub plain: bool,
+    /// No tables either.
+    pub quiet: bool,
+    /// Asked what it sees: a shop of ours.
+    pub shop: Option<SocketAddrV4>,
+    /// Asked for `/status` and `/metrics`: a gateway.
+    pub status: Option<SocketAddrV4>,
+    /// The nginx master, whose workers' use of the CPU is looked at.
+    pub nginx: Option<u32>,
+    /// When one of its workers is killed.
+    pub kill_s: Option<f64>,
 }
 
 impl Scenario {
     pub fn parse(args: &mut lexopt::Parser) -> Result<Scenario, String> {
         let mut scenario = Scenario {
+            name: "run".into(),
             targets: Vec::new(),
             classes: Vec::new(),
             phases: Vec::new(),
@@ -64,14 +80,20 @@ impl Scenario {
             note: None,
             json: None,
             plain: false,
+            quiet: false,
+            shop: None,
+            status: None,
+            nginx: None,
+            kill_s: None,
         };
         while let Some(arg) = args.next().map_err(|error| error.to_string())? {
             let name = match arg {
                 lexopt::Arg::Long(name) => name.to_owned(),
                 other => return Err(other.unexpected().to_string()),
             };
-            if name == "plain" {
+            if name == "plain" || name == "quiet" {
                 scenario.plain = true;
+                scenario.quiet |= name == "quiet";
                 continue;
             }
             let value = args.value().map_err(|error| error.to_string())?;
@@ -88,6 +110,11 @@ impl Scenario {
                 }
                 "seconds" => scenario.seconds = number("--seconds", &value)?,
                 "seed" => scenario.seed = number("--seed", &value)? as u64,
+                "name" => scenario.name = value,
+                "shop" => scenario.shop = Some(address(&value)?),
+                "status" => scenario.status = Some(address(&value)?),
+                "nginx" => scenario.nginx = Some(number("--nginx", &value)? as u32),
+                "kill" => scenario.kill_s = Some(number("--kill", &value)?),
                 "title" => scenario.title = value,
                 "note" => scenario.note = Some(value.into()),
                 "json" => scenario.json = Some(value.into()),
@@ -132,23 +159,24 @@ fn number(of: &str, text: &str) -> Result<f64, String> {
 }
 
 fn target(text: &str) -> Result<Target, String> {
-    let (name, address) = pair(text, "--target")?;
-    let address: SocketAddr = address
-        .parse()
-        .map_err(|_| format!("--target {address}: not an address and a port"))?;
-    if !address.ip().is_loopback() || !address.is_ipv4() {
-        return Err(format!(
-            "--target {address}: only this machine (127.0.0.0/8) is a target"
-        ));
-    }
+    let (name, to) = pair(text, "--target")?;
     Ok(Target {
         name: name.into(),
-        address,
+        address: address(to)?,
     })
 }
 
+fn address(text: &str) -> Result<SocketAddrV4, String> {
+    match text.parse::<SocketAddrV4>() {
+        Ok(address) if address.ip().is_loopback() => Ok(address),
+        _ => Err(format!(
+            "{text}: an address of this machine (127.0.0.0/8) and a port are wanted"
+        )),
+    }
+}
+
 impl Class {
-    fn parse(text: &str) -> Result<Class, String> {
+    pub fn parse(text: &str) -> Result<Class, String> {
         let mut class = Class {
             name: String::new(),
             rate: 0.0,
@@ -161,6 +189,7 @@ impl Class {
             until_s: f64::INFINITY,
             timeout: Duration::from_secs(10),
             close: false,
+            torn: None,
         };
         for part in text.split(',') {
             if part == "close" {
@@ -179,6 +208,7 @@ impl Class {
                 "from" => class.from_s = number(key, value)?,
                 "until" => class.until_s = number(key, value)?,
                 "timeout" => class.timeout = Duration::from_secs_f64(number(key, value)?),
+                "torn" => class.torn = Some(Duration::from_secs_f64(number(key, value)?)),
                 _ => return Err(format!("--class: {key} is not a part of one")),
             }
         }

@@ -7,11 +7,17 @@
 
 use crate::http::{Connection, Request};
 use crate::random::Random;
+use crate::record::Backend;
+use crate::watch::own_cpu_s;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+
+/// Kinds of requests that are counted; a client could name any number.
+const KINDS_MAX: usize = 16;
 
 #[derive(Debug)]
 pub struct Options {
@@ -66,10 +72,52 @@ struct Shop {
     slots: Semaphore,
     random: RefCell<Random>,
     waiting: Cell<usize>,
-    in_flight: Cell<usize>,
-    most_in_flight: Cell<usize>,
-    served: Cell<u64>,
+    /// Requests that are here: worked on, or in line.
+    inside: Gauge,
+    working: Gauge,
+    served: RefCell<BTreeMap<String, u64>>,
     turned_away: Cell<u64>,
+}
+
+/// A number that goes up and down, its sum over time, and the most that it was.
+struct Gauge {
+    now: Cell<usize>,
+    since: Cell<Instant>,
+    sum_s: Cell<f64>,
+    most: Cell<usize>,
+}
+
+impl Gauge {
+    fn new() -> Gauge {
+        Gauge {
+            now: Cell::new(0),
+            since: Cell::new(Instant::now()),
+            sum_s: Cell::new(0.0),
+            most: Cell::new(0),
+        }
+    }
+
+    fn set(&self, value: usize) {
+        let now = Instant::now();
+        let past_s = (now - self.since.replace(now)).as_secs_f64();
+        let was = self.now.replace(value);
+        self.sum_s.set(self.sum_s.get() + past_s * was as f64);
+        self.most.set(self.most.get().max(value));
+    }
+
+    fn up(&self) {
+        self.set(self.now.get() + 1);
+    }
+
+    fn down(&self) {
+        self.set(self.now.get() - 1);
+    }
+
+    /// The sum over time until now, and the most at once since the last call.
+    fn read(&self) -> (f64, usize) {
+        self.set(self.now.get());
+        (self.sum_s.get(), self.most.replace(self.now.get()))
+    }
 }
 
 pub fn serve(options: Options) -> Result<(), String> {
@@ -81,9 +129,9 @@ pub fn serve(options: Options) -> Result<(), String> {
             slots: Semaphore::new(options.slots),
             random: RefCell::new(Random::new(1)),
             waiting: Cell::new(0),
-            in_flight: Cell::new(0),
-            most_in_flight: Cell::new(0),
-            served: Cell::new(0),
+            inside: Gauge::new(),
+            working: Gauge::new(),
+            served: RefCell::new(BTreeMap::new()),
             turned_away: Cell::new(0),
             options,
         });
@@ -139,12 +187,11 @@ impl Shop {
                 "All workers are busy.\n".into(),
             );
         }
+        self.inside.up();
         self.waiting.set(self.waiting.get() + 1);
         let slot = self.slots.acquire().await;
         self.waiting.set(self.waiting.get() - 1);
-        self.in_flight.set(self.in_flight.get() + 1);
-        self.most_in_flight
-            .set(self.most_in_flight.get().max(self.in_flight.get()));
+        self.working.up();
 
         let mean_ms = self.options.service_ms;
         let service_ms = if self.options.exponential {
@@ -154,23 +201,32 @@ impl Shop {
         };
         tokio::time::sleep(Duration::from_secs_f64(service_ms / 1000.0)).await;
 
-        self.in_flight.set(self.in_flight.get() - 1);
-        self.served.set(self.served.get() + 1);
+        self.working.down();
+        self.inside.down();
+        let kind = request.kind.as_deref().unwrap_or("any");
+        let mut served = self.served.borrow_mut();
+        if let Some(number) = served.get_mut(kind) {
+            *number += 1;
+        } else if served.len() < KINDS_MAX {
+            served.insert(kind.to_owned(), 1);
+        }
         drop(slot);
         page(path, request)
     }
 
     fn stats(&self) -> String {
-        format!(
-            "{{\"slots\":{},\"in_flight\":{},\"most_in_flight\":{},\"waiting\":{},\
-             \"served\":{},\"turned_away\":{}}}\n",
-            self.options.slots,
-            self.in_flight.get(),
-            self.most_in_flight.get(),
-            self.waiting.get(),
-            self.served.get(),
-            self.turned_away.get(),
-        )
+        let (inside_s, most_inside) = self.inside.read();
+        let stats = Backend {
+            slots: self.options.slots,
+            inside_s,
+            most_inside,
+            working_s: self.working.read().0,
+            turned_away: self.turned_away.get(),
+            served: self.served.borrow().clone(),
+            cpu_s: own_cpu_s(),
+        };
+        // Plain numbers: cannot fail.
+        serde_json::to_string(&stats).unwrap_or_default() + "\n"
     }
 }
 
