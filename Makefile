@@ -16,7 +16,7 @@ TO       = $(DESTDIR)$(PREFIX)
 
 export SLUICE_TARGET := $(abspath $(TARGET))
 
-SCRIPTS := $(shell grep -l '^\#!.*bash' .ci/*) openresty-conf/dev/run \
+SCRIPTS := $(shell grep -l '^\#!.*bash' .ci/*) benches/flood/run openresty-conf/dev/run \
 	openresty-conf/dev/demo openresty-conf/dev/common.sh
 
 .DEFAULT_GOAL := help
@@ -28,6 +28,7 @@ help: ## this list
 	@printf '\nSettings:\n'; printf '  %s\n' \
 	  'run:     PORT=8080 UPSTREAM=http://host:port CONFIG=sluice.toml STATUS_PORT=9145' \
 	  'demo:    DEMO_SECONDS=60 PORT=8080' \
+	  'flood:   FLOOD_ONLY="5x-16 10x-16" (benches/flood/run --list), FLOOD_SCALE=0.2 for shorter' \
 	  'soak:    SOAK="bounds redis" for some of the files' \
 	  'bench:   BENCH_QUICK=1 for a short one; BENCH_ONLY=parts or gateway' \
 	  'install: PREFIX=/usr/local DESTDIR=' \
@@ -84,8 +85,8 @@ bench: ## every benchmark, ratios side by side from one run
 	@$(MAKE) --no-print-directory build
 	@.ci/bench
 
-flood: ## the demo's flood, unattended: prints its table and judges it
-	@.ci/deps build nginx redis
+flood: ## the load test, 45 minutes: floods of 5 and 10 times the normal load, judged
+	@.ci/deps build nginx redis flood
 	@$(MAKE) --no-print-directory build load
 	@.ci/flood
 
