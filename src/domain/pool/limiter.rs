@@ -1,7 +1,45 @@
 //! Finds the limit of an adaptive pool, and says of any pool whether it is
 //! saturated.
+//!
+//! Under saturation throughput and response time are one signal (Little's law:
+//! limit = throughput × response), so neither tells a backend that is slow from
+//! a backend that is given too much. Only moving the limit does: the limiter
+//! compares a little less with a little more, and looks whether the response
+//! time follows. Below the knee it does not, above it does, in proportion.
+//!
+//! - `window`: what the last 100 ms were like; every verdict is made of one.
+//! - `probe`: one measurement, of requests that were sent after it began.
+//! - `steps`: what is done next.
+//! - `recent`: how widely response times spread, so how long to measure.
+//! - `upload`: what a gateway of a cluster tells the leader.
+//!
+//! One limiter a pool, plain data in the pool's state; whoever holds the pool's
+//! lock advances it. It never drops a request to measure. Any bits are valid.
 use super::routes::Routes;
 use super::{Nanos, Settings};
+
+mod probe;
+mod recent;
+mod steps;
+mod upload;
+mod window;
+
+use probe::Probe;
+use recent::Recent;
+use upload::Upload;
+pub use upload::{SAMPLES, Sample};
+use window::{Mean, Peaks, Pending, Window};
+
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000 * MS;
+
+/// Nobody has waited for so long: no longer saturated, without a completion.
+const CALM_NS: u64 = S;
+/// A deadline further ahead than this was not set by this code.
+const FURTHEST_NS: u64 = 600 * S;
+/// Until a limit that the leader found is in force at every gateway: they ask
+/// every 100 ms, and tell of what follows 100 ms later.
+const CLUSTER_LAG_NS: u64 = 250 * MS;
 
 /// A request that ended.
 #[derive(Clone, Copy, Debug)]
@@ -24,27 +62,18 @@ pub struct Load {
     pub waiting: u32,
 }
 
-/// A finished request, as one gateway tells the leader of a cluster. Times are
-/// of the clock of the gateway it ran through.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    pub dispatched: u64,
-    pub completed: u64,
-    /// `u64::MAX`: no sample.
-    pub response_ns: u64,
-    pub route: u8,
-    pub level: u8,
-    /// 1: yes.
-    pub found_waiter: u8,
-    pub error: u8,
-    pub unused: u32,
+/// What the leader of a cluster hands on with the limit, so that the next
+/// leader need not begin anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Found {
+    pub limit: f64,
+    /// The limit when it was last measured; 0: never.
+    pub knee: f64,
+    /// Mean in flight of all gateways while not saturated; 0: not known.
+    pub healthy: f64,
 }
 
-/// How many samples are kept until they are taken.
-pub const SAMPLES: usize = 256;
-
-/// Any bits are valid once `format` was called; before, nothing panics.
+/// All times are ns of the pool's clock.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Limiter {
@@ -52,30 +81,59 @@ pub struct Limiter {
     fixed: u32,
     min: u32,
     max: u32,
+    /// 1: what ends here is told to the leader, and changes no limit here.
     cluster: u32,
+    /// 1: the last window was.
     saturated: u32,
+    timeout_ns: u64,
+    /// L. Real, so that small steps add up; `forced` is what is in force.
     limit: f64,
-    samples: [Sample; SAMPLES],
-    /// Samples ever written, and ever taken.
-    written: u64,
-    taken: u64,
-    seen: u32,
-    waited: u32,
+    /// L when the last pair ended; 0: none has.
+    knee: f64,
+    /// Throughput × response while not saturated: the mean in flight.
+    healthy: Mean,
+    /// R0, as x: the mean of ln(response / the route's usual).
+    base_x: Mean,
+    /// R0 in ns.
+    base_ns: Mean,
+    /// What `steps` is doing, and the limit that this needs in force; 0: L.
+    step: u32,
+    forced: u32,
+    /// 1: no knee has been looked for yet, or not since a brake.
+    fresh: u32,
+    /// Pairs since the pool became saturated.
+    pairs: u32,
+    /// EWMA of their elasticity.
+    elasticity: f64,
+    /// The pair's two limits, which of them comes first, and the first result.
+    low: u32,
+    high: u32,
+    high_first: u32,
+    /// 1: a window with responses near the timeout; R0 does not move.
+    frozen: u32,
+    first_x: f64,
+    /// Before the jump that is being verified, or the last step of the start.
+    before_limit: f64,
+    before_x: f64,
+    before_per_s: f64,
+    /// No measurement until then.
+    rest_until: u64,
+    /// When somebody waited last, and since when windows have been calm.
+    waited_at: u64,
+    calm_since: u64,
+    /// When the leader last heard of other gateways' requests; 0: never.
+    pooled_at: u64,
+    window: Window,
+    probe: Probe,
+    peaks: Peaks,
+    recent: Recent,
+    pending: Pending,
+    upload: Upload,
 }
 
 impl Limiter {
     /// Made of nothing: a limit of 1 until `format` is called.
     pub const fn new() -> Limiter {
-        const NO_SAMPLE: Sample = Sample {
-            dispatched: 0,
-            completed: 0,
-            response_ns: u64::MAX,
-            route: 0,
-            level: 0,
-            found_waiter: 0,
-            error: 0,
-            unused: 0,
-        };
         Limiter {
             adaptive: 0,
             fixed: 1,
@@ -83,98 +141,193 @@ impl Limiter {
             max: 1,
             cluster: 0,
             saturated: 0,
+            timeout_ns: u64::MAX,
             limit: 1.0,
-            samples: [NO_SAMPLE; SAMPLES],
-            written: 0,
-            taken: 0,
-            seen: 0,
-            waited: 0,
+            knee: 0.0,
+            healthy: Mean::new(),
+            base_x: Mean::new(),
+            base_ns: Mean::new(),
+            step: 0,
+            forced: 0,
+            fresh: 1,
+            pairs: 0,
+            elasticity: 0.0,
+            low: 0,
+            high: 0,
+            high_first: 0,
+            frozen: 0,
+            first_x: 0.0,
+            before_limit: 0.0,
+            before_x: 0.0,
+            before_per_s: 0.0,
+            rest_until: 0,
+            waited_at: 0,
+            calm_since: 0,
+            pooled_at: 0,
+            window: Window::new(),
+            probe: Probe::new(),
+            peaks: Peaks::new(),
+            recent: Recent::new(),
+            pending: Pending::new(),
+            upload: Upload::new(),
         }
     }
 
     pub fn format(&mut self, s: &Settings, now: Nanos) {
         *self = Limiter::new();
         self.limit = f64::from(s.start);
+        self.calm_since = now.0;
+        self.window.begin(now.0);
         self.configure(s, now);
     }
 
     /// Takes changed settings; what was learned stays.
-    pub fn configure(&mut self, s: &Settings, _now: Nanos) {
+    pub fn configure(&mut self, s: &Settings, now: Nanos) {
+        if self.adaptive != s.adaptive {
+            self.limit = f64::from(s.start);
+            self.fresh = 1;
+            self.watch(now.0);
+        }
         self.adaptive = s.adaptive;
         self.fixed = s.limit;
         self.min = s.min.max(1);
         self.max = s.max.max(self.min);
         self.cluster = s.cluster;
+        self.timeout_ns = s.timeout_ns;
+        self.set(self.limit);
     }
 
     /// The limit in force, whole: the configured one, or the found one within
     /// `min` and `max`.
     pub fn limit(&self) -> u32 {
-        if self.adaptive == 0 {
+        if self.adaptive != 1 {
             return self.fixed.max(1);
         }
-        let (min, max) = (self.min.max(1), self.max.max(self.min).max(1));
-        if self.limit.is_finite() {
-            (self.limit.round() as u32).clamp(min, max)
-        } else {
-            min
-        }
+        let (min, max) = self.bounds();
+        let whole = match self.forced {
+            // Of not-a-number, 0: then min.
+            0 => self.limit.round() as u32,
+            forced => forced,
+        };
+        whole.clamp(min, max)
     }
 
-    /// At least a fifth of the last completions found a waiter.
+    /// At least a fifth of the last window's completions found a waiter.
     pub fn saturated(&self) -> bool {
         self.saturated == 1
     }
 
+    /// R0 in ns, for reports: the usual response time while not saturated.
+    pub fn base_ns(&self) -> Option<f64> {
+        self.base_ns.get()
+    }
+
+    /// A request of this gateway ended. Of a cluster it is kept for the leader.
     pub fn complete(&mut self, c: &Done, routes: &mut Routes, now: Nanos) {
-        let slot = (self.written % SAMPLES as u64) as usize;
-        self.samples[slot] = Sample {
-            dispatched: c.dispatched.0,
-            completed: now.0,
-            response_ns: c.response.map_or(u64::MAX, |r| r.0),
-            route: c.route,
-            level: c.level,
-            found_waiter: u8::from(c.found_waiter),
-            error: u8::from(c.error),
-            unused: 0,
-        };
-        self.written = self.written.wrapping_add(1);
-        self.seen = self.seen.wrapping_add(1);
-        self.waited = self.waited.wrapping_add(u32::from(c.found_waiter));
-        if self.seen >= 30 {
-            self.saturated = u32::from(u64::from(self.waited) * 5 >= u64::from(self.seen));
-            (self.seen, self.waited) = (0, 0);
+        if self.cluster == 1 {
+            self.upload.push(c, now);
+            // Own requests are among those that the leader is told of.
+            if now.0.wrapping_sub(self.pooled_at) < CALM_NS {
+                return;
+            }
         }
-        if let Some(response) = c.response
-            && self.saturated == 0
-        {
-            routes.learn(c.route, response.0 as f64);
+        self.take(c, routes, now);
+    }
+
+    /// Of a cluster, and only by its leader: a request of any gateway, its times
+    /// carried over to this gateway's clock. Calls come in the order of `now`,
+    /// when the request ended.
+    pub fn pooled(&mut self, c: &Done, routes: &mut Routes, now: Nanos) {
+        if now.0.wrapping_sub(self.pooled_at) >= CALM_NS {
+            self.watch(now.0);
         }
+        self.pooled_at = now.0;
+        self.take(c, routes, now);
     }
 
     /// What time alone brings about. Cheap: called with every event.
-    pub fn tick(&mut self, _load: Load, _now: Nanos) {}
+    pub fn tick(&mut self, load: Load, now: Nanos) {
+        self.window.peak = self.window.peak.max(load.in_flight);
+        if load.waiting > 0 {
+            self.waited_at = now.0;
+        } else if self.saturated == 1
+            && now.0.saturating_sub(self.waited_at) >= CALM_NS
+            && now.0.saturating_sub(self.window.start) >= CALM_NS
+        {
+            self.saturated = 0;
+            self.calm_since = now.0;
+            self.watch(now.0);
+        }
+        self.advance(now.0);
+    }
 
     /// When `tick` should come next, ns from now; `u64::MAX`: no need.
-    pub fn next_due(&self, _now: Nanos) -> u64 {
-        u64::MAX
+    pub fn next_due(&self, now: Nanos) -> u64 {
+        if self.saturated != 1 {
+            return u64::MAX;
+        }
+        let calm = self.waited_at.saturating_add(CALM_NS);
+        let due = match self.probe.due(now.0) {
+            Some(due) if self.step != 0 => calm.min(due),
+            _ => calm,
+        };
+        due.saturating_sub(now.0).clamp(MS, CALM_NS)
     }
 
     /// Of a cluster: what the leader found.
     pub fn set_limit(&mut self, limit: f64) {
-        self.limit = limit;
+        self.set(limit);
     }
 
-    /// Of a cluster: what has ended since the last call, oldest first; what was
-    /// pushed out meanwhile is missing.
-    pub fn take_samples(&mut self, into: &mut Vec<Sample>) {
-        let from = self
-            .taken
-            .clamp(self.written.saturating_sub(SAMPLES as u64), self.written);
-        for at in from..self.written {
-            into.push(self.samples[(at % SAMPLES as u64) as usize]);
+    /// Of a cluster: what its leader hands on.
+    pub fn found(&self) -> Found {
+        Found {
+            limit: self.limit,
+            knee: self.knee,
+            healthy: self.healthy.get().unwrap_or(0.0),
         }
-        self.taken = self.written;
+    }
+
+    /// Of a cluster: what the leader before handed on.
+    pub fn adopt(&mut self, found: &Found) {
+        self.set(found.limit);
+        if found.knee.is_finite() && found.knee > 0.0 {
+            (self.knee, self.fresh) = (found.knee, 0);
+        }
+        if found.healthy.is_finite() && found.healthy > 0.0 {
+            self.healthy.set(found.healthy);
+        }
+    }
+
+    /// Of a cluster: what has ended since the last call, oldest first. What more
+    /// than `SAMPLES` pushed out meanwhile is missing.
+    pub fn take_samples(&mut self, into: &mut Vec<Sample>) {
+        self.upload.take(into);
+    }
+
+    /// Whether what ends here moves the limit.
+    fn moves(&self, now: u64) -> bool {
+        let leads = self.cluster != 1 || now.wrapping_sub(self.pooled_at) < CALM_NS;
+        self.adaptive == 1 && leads
+    }
+
+    fn lag_ns(&self) -> u64 {
+        if self.cluster == 1 { CLUSTER_LAG_NS } else { 0 }
+    }
+
+    fn bounds(&self) -> (u32, u32) {
+        let min = self.min.max(1);
+        (min, self.max.max(min))
+    }
+
+    fn set(&mut self, limit: f64) {
+        let (min, max) = self.bounds();
+        let (min, max) = (f64::from(min), f64::from(max));
+        self.limit = if limit.is_nan() {
+            min
+        } else {
+            limit.clamp(min, max)
+        };
     }
 }
 

@@ -1,0 +1,284 @@
+//! What the last 100 ms were like, or the last 30 samples if they took longer.
+use super::super::ROUTES;
+use super::super::routes::Routes;
+use super::{MS, S};
+
+/// The shortest window.
+pub(super) const LEAST_NS: u64 = 100 * MS;
+pub(super) const LEAST_SAMPLES: u32 = 30;
+/// How far back the peak in flight is known: a minute.
+const PEAKS: usize = 12;
+const PEAK_NS: u64 = 5 * S;
+/// Samples of a window that teach routes, at most.
+const PENDING: usize = 256;
+
+/// An exponentially weighted mean, even over its first values.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mean {
+    value: f64,
+    /// Values so far.
+    n: u32,
+    unused: u32,
+}
+
+impl Mean {
+    pub(super) const fn new() -> Mean {
+        Mean {
+            value: 0.0,
+            n: 0,
+            unused: 0,
+        }
+    }
+
+    pub(super) fn get(&self) -> Option<f64> {
+        (self.n > 0 && self.value.is_finite()).then_some(self.value)
+    }
+
+    /// 1/n for the first `even` values, then `weight`.
+    pub(super) fn learn(&mut self, value: f64, even: u32, weight: f64) {
+        if !value.is_finite() {
+            return;
+        }
+        let Some(before) = self.get() else {
+            return self.set(value);
+        };
+        self.n = self.n.saturating_add(1);
+        let weight = if self.n <= even {
+            1.0 / f64::from(self.n)
+        } else {
+            weight
+        };
+        self.value = before + weight * (value - before);
+    }
+
+    pub(super) fn set(&mut self, value: f64) {
+        (self.value, self.n) = (value, self.n.max(1));
+    }
+
+    pub(super) fn shift(&mut self, by: f64) {
+        if by.is_finite() {
+            self.value += by;
+        }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub(super) start: u64,
+    /// All that ended, and of them those that found a waiter, that failed, and
+    /// that are samples.
+    pub(super) ended: u32,
+    pub(super) waited: u32,
+    pub(super) errors: u32,
+    pub(super) answered: u32,
+    /// Samples dispatched inside.
+    pub(super) n: u32,
+    /// The most in flight.
+    pub(super) peak: u32,
+    sum_x: f64,
+    sum_ns: f64,
+    /// Samples dispatched since windows have been calm: a window alone sees
+    /// those that were quick, which is enough to notice an overload, but not to
+    /// know what is usual.
+    calm_n: u32,
+    unused: u32,
+    calm_x: f64,
+    calm_ns: f64,
+}
+
+impl Window {
+    pub(super) const fn new() -> Window {
+        Window {
+            start: 0,
+            ended: 0,
+            waited: 0,
+            errors: 0,
+            answered: 0,
+            n: 0,
+            peak: 0,
+            sum_x: 0.0,
+            sum_ns: 0.0,
+            calm_n: 0,
+            unused: 0,
+            calm_x: 0.0,
+            calm_ns: 0.0,
+        }
+    }
+
+    pub(super) fn begin(&mut self, now: u64) {
+        *self = Window::new();
+        self.start = now;
+    }
+
+    pub(super) fn add(&mut self, dispatched: u64, sample: Option<(f64, f64)>, calm_since: u64) {
+        let Some((ns, x)) = sample else {
+            return;
+        };
+        self.answered = self.answered.saturating_add(1);
+        if dispatched >= self.start {
+            self.n = self.n.saturating_add(1);
+            self.sum_x += x;
+            self.sum_ns += ns;
+        }
+        if dispatched >= calm_since {
+            self.calm_n = self.calm_n.saturating_add(1);
+            self.calm_x += x;
+            self.calm_ns += ns;
+        }
+    }
+
+    pub(super) fn is_over(&self, now: u64) -> bool {
+        let enough = self.n.saturating_add(self.errors) >= LEAST_SAMPLES;
+        // A start ahead of time was not set by this code.
+        enough && (now.saturating_sub(self.start) >= LEAST_NS || self.start > now)
+    }
+
+    /// The share of completions that found a waiter.
+    pub(super) fn share_waited(&self) -> f64 {
+        f64::from(self.waited) / f64::from(self.ended.max(1))
+    }
+
+    /// The share of failures among what the backend answered or failed to.
+    pub(super) fn share_errors(&self) -> f64 {
+        let all = self.errors.saturating_add(self.answered);
+        f64::from(self.errors) / f64::from(all.max(1))
+    }
+
+    pub(super) fn has_samples(&self) -> bool {
+        self.n >= LEAST_SAMPLES / 2
+    }
+
+    pub(super) fn mean_x(&self) -> f64 {
+        self.sum_x / f64::from(self.n.max(1))
+    }
+
+    pub(super) fn mean_ns(&self) -> f64 {
+        self.sum_ns / f64::from(self.n.max(1))
+    }
+
+    /// Of a calm window: mean x, mean response in ns, and throughput × response,
+    /// which is the mean in flight.
+    pub(super) fn usual(&self, now: u64) -> Option<(f64, f64, f64)> {
+        if self.calm_n < LEAST_SAMPLES / 2 {
+            return None;
+        }
+        let n = f64::from(self.calm_n);
+        let ns = self.calm_ns / n;
+        let window_ns = now.saturating_sub(self.start).max(1) as f64;
+        Some((
+            self.calm_x / n,
+            ns,
+            f64::from(self.answered) / window_ns * ns,
+        ))
+    }
+}
+
+/// The most in flight in the last minute, of windows that were not saturated:
+/// of a saturated one it is the limit itself, which would then lift itself.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peaks {
+    most: [u32; PEAKS],
+    /// Which five seconds the newest are, since the clock began.
+    at: u64,
+}
+
+impl Peaks {
+    pub(super) const fn new() -> Peaks {
+        Peaks {
+            most: [0; PEAKS],
+            at: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, peak: u32, now: u64) {
+        let at = now / PEAK_NS;
+        // What lies between was without any window.
+        let passed = at.saturating_sub(self.at).min(PEAKS as u64);
+        for back in 0..passed {
+            self.most[slot(at - back)] = 0;
+        }
+        self.at = at;
+        let newest = &mut self.most[slot(at)];
+        *newest = (*newest).max(peak);
+    }
+
+    pub(super) fn most(&self) -> u32 {
+        self.most.iter().copied().max().unwrap_or(0)
+    }
+}
+
+fn slot(at: u64) -> usize {
+    (at % PEAKS as u64) as usize
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Lesson {
+    ns: f64,
+    route: u32,
+    unused: u32,
+}
+
+/// Responses that teach their routes once their window turns out not to have
+/// been saturated: at the beginning of a flood a whole window's are in doubt.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    lessons: [Lesson; PENDING],
+    len: u64,
+}
+
+impl Pending {
+    pub(super) const fn new() -> Pending {
+        const NONE: Lesson = Lesson {
+            ns: 0.0,
+            route: 0,
+            unused: 0,
+        };
+        Pending {
+            lessons: [NONE; PENDING],
+            len: 0,
+        }
+    }
+
+    pub(super) fn push(&mut self, route: u8, ns: f64) {
+        if let Some(free) = usize::try_from(self.len)
+            .ok()
+            .and_then(|at| self.lessons.get_mut(at))
+        {
+            (free.route, free.ns) = (u32::from(route), ns);
+            self.len += 1;
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.len = 0;
+    }
+
+    /// Teaches the routes; by how much the mean of ln(response / usual) is less
+    /// for it, is returned.
+    pub(super) fn teach(&mut self, routes: &mut Routes) -> f64 {
+        let len = usize::try_from(self.len).unwrap_or(PENDING).min(PENDING);
+        let lessons = &self.lessons[..len];
+        let mut count = [0u32; ROUTES];
+        let route = |lesson: &Lesson| (lesson.route % ROUTES as u32) as u8;
+        for lesson in lessons {
+            count[usize::from(route(lesson))] += 1;
+        }
+        let mut less = 0.0;
+        for lesson in lessons {
+            let route = route(lesson);
+            let before = routes.usual_ns(route);
+            routes.learn(route, lesson.ns);
+            if let (Some(before), Some(after)) = (before, routes.usual_ns(route)) {
+                let share = f64::from(count[usize::from(route)]) / len as f64;
+                less += share * (after / before).ln();
+            }
+        }
+        self.forget();
+        less
+    }
+}
