@@ -18,6 +18,7 @@ local get_request = base.get_request
 local concat = table.concat
 local error = error
 local ngx = ngx
+local exec = ngx.exec
 local exit = ngx.exit
 local get_phase = ngx.get_phase
 local log = ngx.log
@@ -29,7 +30,7 @@ local wait = bridge.wait
 
 
 -- sluice_answer_t.action, as in src/ffi/abi.rs.
-local PROCEED, WAIT, REFUSE, FAULT = 0, 1, 2, 3
+local PROCEED, WAIT, REFUSE, FAULT, DIVERT = 0, 1, 2, 3, 4
 -- Its status, with PROCEED: an earlier call of this request has declined.
 local DECLINED = 1
 -- sluice_options_t.given
@@ -239,7 +240,29 @@ local function ask_access(timed_out, r, ticket, generation)
     else
         nginx.resume(r, ticket, generation, timed_out, answer)
     end
-    return answer.action
+    return answer.action, answer.seconds
+end
+
+
+-- The operator's files for whom a pool sheds, by their number. A file that
+-- changes gets another, so there are few.
+local files = {}
+local files_count = 0
+
+
+local function degraded(number)
+    local body = files[number]
+    if not body then
+        body = control.file(number)
+        if body then
+            if files_count >= 64 then
+                files, files_count = {}, 0
+            end
+            files[number] = body
+            files_count = files_count + 1
+        end
+    end
+    return body
 end
 
 
@@ -250,6 +273,16 @@ local function refuse()
 
     if status == CLOSE then
         return exit(CLOSE)
+    end
+
+    if answer.file ~= 0 then
+        local body = degraded(answer.file)
+        if body then
+            ngx.status = status
+            print(body)
+            return exit(ngx.HTTP_OK)
+        end
+        return exit(status)
     end
 
     if len == 0 then
@@ -285,6 +318,10 @@ local function act(action, r, decline)
 
     if action == REFUSE then
         return refuse()
+    end
+
+    if action == DIVERT then
+        return exec(ffi_string(answer.body, answer.body_len))
     end
 
     if decline then
@@ -347,15 +384,28 @@ end
 -- Counts the answer of this request.
 function _M.log()
     local r = get_request()
-    if r then
+    if not r then
+        return
+    end
+    if direct then
         C.sluice_log(r)
+    else
+        nginx.log(r)
     end
 end
 
 
 -- Only for pools that give a slot back at the response's header.
 function _M.header()
-    return
+    local r = get_request()
+    if not r then
+        return
+    end
+    if direct then
+        C.sluice_header(r)
+    else
+        nginx.header(r)
+    end
 end
 
 
@@ -376,13 +426,13 @@ end
 
 local function ask_check(timed_out, ticket, generation)
     C.sluice_check_resume(ticket, generation, timed_out, answer)
-    return answer.action
+    return answer.action, answer.seconds
 end
 
 
 local function ask_ban(timed_out, ticket, generation)
     C.sluice_ban_resume(ticket, generation, timed_out, answer)
-    return answer.action
+    return answer.action, answer.seconds
 end
 
 

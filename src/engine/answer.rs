@@ -16,6 +16,8 @@ pub enum Action {
     Refuse = 2,
     /// Nothing was done; `message` says why.
     Fault = 3,
+    /// Go to the location that `body` names.
+    Divert = 4,
 }
 
 /// `status` of `Proceed`: an earlier call for this request ended its handler with `NGX_DECLINED`,
@@ -36,6 +38,9 @@ pub struct Answer {
     pub remaining: f64,
     pub body_len: u32,
     pub message_len: u32,
+    /// With `Refuse`: the number of the file whose bytes are the body; 0: `body` is.
+    pub file: u32,
+    pub unused: u32,
     pub body: [u8; 512],
     /// One line for the error log.
     pub message: [u8; 768],
@@ -47,6 +52,7 @@ impl Answer {
         self.status = 0;
         self.body_len = 0;
         self.message_len = 0;
+        self.file = 0;
     }
 
     pub fn wait(&mut self, ticket: TicketId, seconds: f64) {
@@ -107,6 +113,60 @@ pub fn fields<'r>(
             x.set_header("X-RateLimit-Reset", buf);
         }
         HeaderStyle::Off => {}
+    }
+}
+
+/// What a pool answers whom it sheds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Busy<'a> {
+    Problem,
+    /// A page of the operator's, by its number.
+    Page {
+        number: u32,
+        content_type: &'a str,
+        len: usize,
+    },
+    Location(&'a str),
+}
+
+/// The answer to a request that its pool sheds.
+pub fn shed<'r>(
+    x: &mut impl Exchange<'r>,
+    response: Response,
+    busy: Busy<'_>,
+    retry_after_s: u64,
+    out: &mut Answer,
+    buf: &mut Vec<u8>,
+) {
+    let refusal = Refusal::Shed { retry_after_s };
+    match busy {
+        Busy::Problem => refuse(x, response, refusal, 503, out, buf),
+        Busy::Page {
+            number,
+            content_type,
+            len,
+        } => {
+            let silent = Response {
+                body: BodyStyle::Nginx,
+                ..response
+            };
+            refuse(x, silent, refusal, 503, out, buf);
+            out.file = number;
+            x.set_header("Content-Type", content_type.as_bytes());
+            buf.clear();
+            answer::push_number(buf, len as u64);
+            x.set_header("Content-Length", buf);
+        }
+        Busy::Location(name) => {
+            buf.clear();
+            answer::push_number(buf, retry_after_s);
+            x.set_header("Retry-After", buf);
+            out.action = Action::Divert as i32;
+            out.status = 503;
+            let n = name.len().min(out.body.len());
+            out.body[..n].copy_from_slice(&name.as_bytes()[..n]);
+            out.body_len = n as u32;
+        }
     }
 }
 

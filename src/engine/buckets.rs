@@ -205,6 +205,20 @@ pub fn item(index: usize, rule: &Compiled, cost: u32, keys: &Keys<'_>) -> Item {
     }
 }
 
+/// Whether those items would be admitted whose buckets are here. Nothing is spent.
+pub fn would_admit(region: &Region, rules: &RuleSet, items: &[Item], now: Nanos) -> bool {
+    let admits = |i: &Item| match i.place {
+        Place::Local => {
+            region
+                .peek(rules.rules[i.rule].id, i.hash, i.cost, now)
+                .admitted
+        }
+        Place::Store(_) => true,
+        Place::Nowhere => false,
+    };
+    items.iter().all(|i| i.shadow || admits(i))
+}
+
 /// Decides the items whose buckets are here. True: none refuses, and they are charged.
 pub fn local(region: &Region, rules: &RuleSet, items: &mut [Item], now: Nanos) -> bool {
     let bucket = |i: &Item| (i.place == Place::Local).then(|| rules.rules[i.rule].id);

@@ -2,6 +2,7 @@
 use super::answer::{Action, Answer};
 use super::buckets::{self, Item, Keys};
 use super::decide::{self, Pending, Ruling};
+use super::level::Scored;
 use super::lists::unix_ns;
 use super::thread::{Done, Job};
 use super::ticket::TicketId;
@@ -75,8 +76,11 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
                 rules: Arc::clone(&rules),
                 items,
                 client: Vec::new(),
-                level: 0,
                 began,
+                scored: Scored::default(),
+                pool: None,
+                queued: None,
+                notice: None,
             };
             let ticket = wait(w, pending, timeout, out);
             let job = Job::Decide {
@@ -85,7 +89,7 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
                 deadline: began + timeout,
             };
             if let Err(e) = w.shared.submit(job) {
-                w.tickets.close(ticket);
+                w.tickets.forget(ticket);
                 out.fault(&format!("sluice: check(): {e}"));
             }
             return;
@@ -116,7 +120,7 @@ pub fn check_resume(w: &mut Worker, ticket: TicketId, timed_out: bool, out: &mut
         return;
     };
     let ruling = decide::store_ruling(w, &mut p);
-    w.tickets.close(ticket);
+    w.tickets.forget(ticket);
     tell(w, &p.rules, &p.items, ruling, out);
 }
 
@@ -225,12 +229,15 @@ fn write(w: &mut Worker, out: &mut Answer, job: impl FnOnce(TicketId, Instant) -
         rules: Arc::clone(&w.force.rules),
         items: Vec::new(),
         client: Vec::new(),
-        level: 0,
         began,
+        scored: Scored::default(),
+        pool: None,
+        queued: None,
+        notice: None,
     };
     let ticket = wait(w, pending, WRITE_TIMEOUT, out);
     if let Err(e) = w.shared.submit(job(ticket, began + WRITE_TIMEOUT)) {
-        w.tickets.close(ticket);
+        w.tickets.forget(ticket);
         out.fault(&format!("sluice: {e}"));
     }
 }
@@ -250,7 +257,7 @@ pub fn ban_resume(w: &mut Worker, ticket: TicketId, timed_out: bool, out: &mut A
         return;
     }
     let done: Option<Done> = w.tickets.take_pending(ticket).and_then(|p| p.done);
-    w.tickets.close(ticket);
+    w.tickets.forget(ticket);
     let wrong = match done.map(|d| d.result) {
         Some(Ok(_)) => return,
         Some(Err(e)) => e,

@@ -1,26 +1,32 @@
 //! One decision from beginning to end, in the order of the contract:
 //!
 //! client address → address allowlist → (user allowlist) → address blocklist,
-//! bans → user blocklist, bans → all rules → level.
+//! bans → user blocklist, bans → all rules → level → pool.
 //!
-//! What Redis has to say is waited for in between: `access` hands the question
-//! over and `resume` goes on with the answer. Both end in `finish`.
-use super::answer::{self, Answer};
+//! Two things make a request wait: what Redis has to say, and a queue. Then
+//! `access` leaves what is known of it in its ticket and `resume` goes on there.
+//! After the rules both come to `after_rules`, after the pool to `admit`.
+use super::answer::{self, Answer, Busy};
 use super::buckets::{self, Item, Keys};
 use super::client;
+use super::degrade::Degraded;
 use super::exchange::{Exchange, Out, Text};
 use super::facts::Facts;
-use super::level;
+use super::level::{self, Scored};
 use super::lists::{self, Listed};
-use super::options::Options;
-use super::rules::{Compiled, RuleSet};
+use super::options::{Asked, Options};
+use super::pools::{self, Place};
+use super::rules::{Compiled, CompiledPool, RuleSet};
 use super::thread::{Done, Job};
 use super::ticket::{Record, TicketId};
 use super::worker::Worker;
 use crate::domain::answer::{
     Considered, Refusal, Reported, Said, fill_s, push_number, report, retry_after_s,
 };
+use crate::domain::client::Address;
 use crate::domain::config::{Mode, OnError};
+use crate::domain::pool::{Notice, Reason};
+use crate::domain::units::Nanos;
 use crate::redis::StoreError;
 use crate::shm::{Outcome, RuleId, RuleVerdict, StoreResult, Verdict};
 use std::sync::Arc;
@@ -33,8 +39,22 @@ pub struct Pending {
     pub items: Vec<Item>,
     /// For the log line.
     pub client: Vec<u8>,
-    pub level: u8,
     pub began: Instant,
+    pub scored: Scored,
+    /// Of `rules`: the one that takes the request.
+    pub pool: Option<usize>,
+    /// It waits in the pool's queue; else for the store.
+    pub queued: Option<Queued>,
+    pub notice: Option<Notice>,
+}
+
+/// A request in a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Queued {
+    pub ruling: Ruling,
+    /// When it first asked, and until when it waits.
+    pub since: Nanos,
+    pub until: Nanos,
 }
 
 /// How the rules end.
@@ -79,19 +99,27 @@ pub fn access<'r, X: Exchange<'r>>(
 
     let shadow = w.force.rules.mode == Mode::Shadow;
     let now = w.region.now();
-    match lists::standing(w, who, asked.user, now) {
+    let listed = lists::standing(w, who, asked.user, now);
+    match listed {
         Listed::Blocked if shadow => blocked_in_shadow(w, out),
         Listed::Blocked => return blocked(w, x, ticket, out),
-        Listed::Allowed => {
-            let level = level::score(w, x, &asked, who, now).level;
-            return pass(w, x, ticket, "-", level, Duration::ZERO);
-        }
-        Listed::Nowhere => {}
+        Listed::Allowed | Listed::Nowhere => {}
     }
-
     let rules = Arc::clone(&w.force.rules);
-    let mut items = std::mem::take(&mut w.scratch.items);
-    items.clear();
+    let scored = score(w, x, ticket, &asked, who, now);
+    let mut d = Decision {
+        ticket,
+        pool: pools::of_request(w, x, &rules, &asked),
+        rules,
+        items: std::mem::take(&mut w.scratch.items),
+        ruling: Ruling::Admitted,
+        scored,
+        began: None,
+    };
+    d.items.clear();
+    if listed == Listed::Allowed {
+        return after_rules(w, x, d, now, out);
+    }
     {
         let mut facts = Facts::new(x, &mut w.scratch.facts);
         let mut keys = Keys {
@@ -100,36 +128,79 @@ pub fn access<'r, X: Exchange<'r>>(
             who,
             key: &mut w.scratch.key,
         };
-        buckets::gather(&rules, &mut facts, &asked, &mut keys, &mut items);
+        buckets::gather(&d.rules, &mut facts, &asked, &mut keys, &mut d.items);
     }
-    let ruling = if !buckets::local(w.region, &rules, &mut items, now) {
-        Ruling::Limited
-    } else if !items.iter().any(Item::in_store) {
-        Ruling::Admitted
-    } else {
-        let level = level::score(w, x, &asked, who, now).level;
-        match ask_store(w, ticket, &rules, items, level, out) {
-            None => return,
-            Some(back) => items = back,
+    // What the pool would refuse at once spends nothing.
+    if let Some(pool) = d.pool()
+        && !d.items.is_empty()
+        && buckets::would_admit(w.region, &d.rules, &d.items, now)
+    {
+        let a = pools::arrival(w, x, ticket, &d.scored, &d.rules, now);
+        if let Some(reason) = pools::would_shed(w, pool, &a) {
+            return shed(w, x, d, reason, out);
         }
-        without_store(w, &rules, &mut items)
+    }
+    if !buckets::local(w.region, &d.rules, &mut d.items, now) {
+        d.ruling = Ruling::Limited;
+    } else if d.items.iter().any(Item::in_store) {
+        d = match ask_store(w, d, out) {
+            None => return,
+            Some(back) => back,
+        };
+        d.ruling = without_store(w, &d.rules, &mut d.items);
+    }
+    after_rules(w, x, d, now, out);
+}
+
+/// A request on its way, with what is known of it so far.
+struct Decision {
+    ticket: TicketId,
+    rules: Arc<RuleSet>,
+    items: Vec<Item>,
+    ruling: Ruling,
+    scored: Scored,
+    /// Of `rules`: the one that takes the request.
+    pool: Option<usize>,
+    /// When it began to wait.
+    began: Option<Instant>,
+}
+
+impl Decision {
+    fn pool(&self) -> Option<&CompiledPool> {
+        self.rules.pools.get(self.pool?)
+    }
+
+    fn waited(&self) -> Duration {
+        self.began.map_or(Duration::ZERO, |b| b.elapsed())
+    }
+}
+
+/// The request's level, and what else depends on who asks.
+fn score<'r, X: Exchange<'r>>(
+    w: &mut Worker,
+    x: &mut X,
+    ticket: TicketId,
+    asked: &Asked<'r>,
+    who: Address,
+    now: Nanos,
+) -> Scored {
+    let mut scored = level::score(w, x, asked, who, now);
+    let cap = w.setup.config.priority.user_cap;
+    let user = match scored.user {
+        Some(hash) if scored.level == 0 => {
+            let user = w.region.take_user(hash, cap);
+            if user.is_none() {
+                scored.level = 1;
+            }
+            user
+        }
+        _ => None,
     };
-    let level = match ruling {
-        Ruling::Limited | Ruling::FailedShut => 0,
-        _ => level::score(w, x, &asked, who, now).level,
-    };
-    finish(
-        w,
-        x,
-        ticket,
-        &rules,
-        &items,
-        ruling,
-        level,
-        Duration::ZERO,
-        out,
-    );
-    w.scratch.items = items;
+    if let Some(t) = w.tickets.get(ticket) {
+        t.holds.user = user;
+        t.holds.client = scored.client;
+    }
+    scored
 }
 
 /// The client request has been decided already: an internal redirect, or a second call.
@@ -146,7 +217,7 @@ fn charged<'r>(w: &mut Worker, x: &mut impl Exchange<'r>, out: &mut Answer) -> b
         Some((id, serial)) => {
             let same = serial == x.serial();
             if !same {
-                w.tickets.close(id);
+                w.end(id);
             }
             same
         }
@@ -167,42 +238,44 @@ fn open<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) -> TicketId {
 const LEVEL_HEADER: &str = "X-Sluice-Level";
 
 /// Hands the question over. `None`: the request waits; else the items come back undecided.
-fn ask_store(
-    w: &mut Worker,
-    ticket: TicketId,
-    rules: &Arc<RuleSet>,
-    items: Vec<Item>,
-    level: u8,
-    out: &mut Answer,
-) -> Option<Vec<Item>> {
+fn ask_store(w: &mut Worker, mut d: Decision, out: &mut Answer) -> Option<Decision> {
     if !w.store_up() {
-        return Some(items);
+        return Some(d);
     }
     let began = Instant::now();
     let timeout = w.setup.config.store.timeout;
-    let asks = buckets::asks(rules, &items);
+    let asks = buckets::asks(&d.rules, &d.items);
     if let Err(e) = w.shared.submit(Job::Decide {
-        ticket,
+        ticket: d.ticket,
         asks,
         deadline: began + timeout,
     }) {
         w.complain(&e);
-        return Some(items);
+        return Some(d);
     }
-    out.wait(ticket, timeout.as_secs_f64());
-    let pending = Pending {
-        done: None,
-        rules: Arc::clone(rules),
-        items,
-        client: w.scratch.client.clone(),
-        level,
-        began,
-    };
-    w.tickets.wait(ticket, Box::new(pending));
+    out.wait(d.ticket, timeout.as_secs_f64());
+    d.began = Some(began);
+    wait(w, d, None);
     None
 }
 
-/// Goes on with a request that waited. `timed_out`: it may not wait any longer.
+/// Leaves the decision in its ticket.
+fn wait(w: &mut Worker, d: Decision, queued: Option<Queued>) {
+    let pending = Pending {
+        done: None,
+        client: w.scratch.client.clone(),
+        began: d.began.unwrap_or_else(Instant::now),
+        scored: d.scored,
+        pool: d.pool,
+        rules: d.rules,
+        items: d.items,
+        queued,
+        notice: None,
+    };
+    w.tickets.wait(d.ticket, Box::new(pending));
+}
+
+/// Goes on with a request that waited.
 pub fn resume<'r, X: Exchange<'r>>(
     w: &mut Worker,
     x: &mut X,
@@ -214,20 +287,38 @@ pub fn resume<'r, X: Exchange<'r>>(
     let Some(mut p) = answered(w, ticket, timed_out, out) else {
         return;
     };
-    let ruling = store_ruling(w, &mut p);
     w.scratch.client.clear();
     w.scratch.client.extend_from_slice(&p.client);
-    finish(
-        w,
-        x,
+    let ruling = match p.queued {
+        Some(queued) => queued.ruling,
+        None => store_ruling(w, &mut p),
+    };
+    let d = Decision {
         ticket,
-        &p.rules,
-        &p.items,
+        rules: p.rules,
+        items: p.items,
         ruling,
-        p.level,
-        p.began.elapsed(),
-        out,
-    );
+        scored: p.scored,
+        pool: p.pool,
+        began: Some(p.began),
+    };
+    let now = w.region.now();
+    let Some(queued) = p.queued else {
+        return after_rules(w, x, d, now, out);
+    };
+    let notice = match p.notice {
+        Some(notice) => notice,
+        None => pools::give_up(w, ticket),
+    };
+    match notice {
+        // The slot is not for somebody who has left, where nobody could see that.
+        Notice::Granted if x.client_gone() => shed(w, x, d, Reason::Timeout, out),
+        Notice::Granted => admit(w, x, d),
+        Notice::Shed(reason) => shed(w, x, d, reason, out),
+        Notice::Withdrawn if now >= queued.until => shed(w, x, d, Reason::Timeout, out),
+        // This worker was busy or stopped. Its waiters have not lost their turn's time.
+        Notice::Withdrawn => enter(w, x, d, queued.since, out),
+    }
 }
 
 /// What a ticket waited for, once it is there or waited for no longer; else `out` says to wait on.
@@ -239,15 +330,22 @@ pub fn answered(
 ) -> Option<Box<Pending>> {
     // Gone: the request's end, or a late call for a wait that is over.
     let pending = w.tickets.get(ticket)?.pending.as_ref()?;
-    if pending.done.is_none() && !timed_out {
-        let over = pending.began + w.setup.config.store.timeout;
-        out.wait(
-            ticket,
-            over.saturating_duration_since(Instant::now()).as_secs_f64(),
-        );
+    if pending.done.is_none() && pending.notice.is_none() && !timed_out {
+        let left = match pending.queued {
+            Some(queued) => left(queued.until, w.region.now()),
+            None => {
+                let over = pending.began + w.setup.config.store.timeout;
+                over.saturating_duration_since(Instant::now())
+            }
+        };
+        out.wait(ticket, left.as_secs_f64());
         return None;
     }
     w.tickets.take_pending(ticket)
+}
+
+fn left(until: Nanos, now: Nanos) -> Duration {
+    Duration::from_nanos(until.0.saturating_sub(now.0))
 }
 
 /// What comes of the store's answer, or of its absence.
@@ -343,62 +441,157 @@ fn reported<'a>(rules: &'a RuleSet, items: &'a [Item]) -> Option<(&'a Item, Opti
     Some((item, Some(fields)))
 }
 
-#[allow(clippy::too_many_arguments)] // the end of everything: each argument is one fact
-fn finish<'r, X: Exchange<'r>>(
+/// The rules have spoken: the pool, if they admit.
+fn after_rules<'r, X: Exchange<'r>>(
     w: &mut Worker,
     x: &mut X,
-    ticket: TicketId,
-    rules: &RuleSet,
-    items: &[Item],
-    ruling: Ruling,
-    level: u8,
-    waited: Duration,
+    mut d: Decision,
+    now: Nanos,
     out: &mut Answer,
 ) {
-    count(w, rules, items);
-    let response = w.setup.config.response;
-    let shown = match ruling {
-        Ruling::Admitted | Ruling::Limited => reported(rules, items),
-        Ruling::FailedOpen | Ruling::FailedShut => None,
-    };
-    if let Some((item, Some(fields))) = &shown {
-        let rule = &rules.rules[item.rule];
-        let known = own_limit(rule, &item.outcome).then_some(&*rule.policy);
-        answer::fields(x, response.headers, fields, known, &mut w.scratch.text);
-    }
-    match ruling {
-        Ruling::Admitted | Ruling::FailedOpen => {
-            let rule = shown.map_or("-", |(i, _)| rules.rules[i.rule].name);
-            pass(w, x, ticket, rule, level, waited);
-        }
+    count(w, &d.rules, &d.items);
+    match d.ruling {
+        Ruling::Admitted | Ruling::FailedOpen => enter(w, x, d, now, out),
+        // Nothing that is enforced refuses.
+        Ruling::Limited if reported(&d.rules, &d.items).is_none() => enter(w, x, d, now, out),
         Ruling::Limited => {
-            let Some((item, _)) = shown else {
-                return pass(w, x, ticket, "-", level, waited);
-            };
-            let rule = &rules.rules[item.rule];
-            let wait = match item.said {
-                Some(Said::Refused { wait_ns }) => Some(retry_after_s(wait_ns)),
-                _ => None,
-            };
-            close(w, x, ticket, Verdict::Limited, rule.name, None, waited);
-            let refusal = Refusal::Limited {
-                retry_after_s: wait,
-            };
-            answer::refuse(x, response, refusal, rule.status, out, &mut w.scratch.text);
-            if let Some(n) = w.region.refusal_log(rule.id, w.region.now()) {
-                let client = w.scratch.client.escape_ascii();
-                out.say(&format!(
-                    "sluice: rule \"{}\" refused {n} request(s) since the last such line; client \
-                     {client}, for example",
-                    rule.name
-                ));
-            }
+            limited(w, x, &d, out);
+            w.scratch.items = std::mem::take(&mut d.items);
         }
         Ruling::FailedShut => {
-            close(w, x, ticket, Verdict::Error, "-", None, waited);
+            close(w, x, &d, Verdict::Error, "-", false);
+            let response = w.setup.config.response;
             answer::refuse(x, response, Refusal::Error, 503, out, &mut w.scratch.text);
         }
     }
+}
+
+/// Asks the pool for a slot. `since`: when the request first did.
+fn enter<'r, X: Exchange<'r>>(
+    w: &mut Worker,
+    x: &mut X,
+    mut d: Decision,
+    since: Nanos,
+    out: &mut Answer,
+) {
+    let place = match d.pool() {
+        None => Place::In,
+        Some(pool) => {
+            let a = pools::arrival(w, x, d.ticket, &d.scored, &d.rules, since);
+            pools::enter(w, d.ticket, pool, &a)
+        }
+    };
+    match place {
+        Place::In => admit(w, x, d),
+        Place::Waits { until } => {
+            let now = w.region.now();
+            out.wait(d.ticket, left(until, now).as_secs_f64());
+            d.began.get_or_insert_with(Instant::now);
+            let ruling = d.ruling;
+            let queued = Queued {
+                ruling,
+                since,
+                until,
+            };
+            wait(w, d, Some(queued));
+        }
+        Place::Out(reason) => {
+            // What was spent here is given back; what Redis has spent stays spent.
+            buckets::undo(w.region, &mut d.items, w.region.now());
+            shed(w, x, d, reason, out);
+        }
+    }
+}
+
+/// The end of an admitted request's decision.
+fn admit<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, mut d: Decision) {
+    let shown = match d.ruling {
+        Ruling::FailedOpen => None,
+        _ => reported(&d.rules, &d.items),
+    };
+    fields(w, x, &d.rules, shown);
+    let rule = shown.map_or("-", |(i, _)| d.rules.rules[i.rule].name);
+    close(w, x, &d, Verdict::Pass, rule, true);
+    if w.setup.config.priority.forward {
+        w.scratch.text.clear();
+        push_number(&mut w.scratch.text, u64::from(d.scored.level));
+        x.set_request_header(LEVEL_HEADER, Some(&w.scratch.text));
+    }
+    w.scratch.items = std::mem::take(&mut d.items);
+}
+
+/// The RateLimit fields.
+fn fields<'r, X: Exchange<'r>>(
+    w: &mut Worker,
+    x: &mut X,
+    rules: &RuleSet,
+    shown: Option<(&Item, Option<Reported<'_>>)>,
+) {
+    if let Some((item, Some(fields))) = &shown {
+        let rule = &rules.rules[item.rule];
+        let known = own_limit(rule, &item.outcome).then_some(&*rule.policy);
+        let style = w.setup.config.response.headers;
+        answer::fields(x, style, fields, known, &mut w.scratch.text);
+    }
+}
+
+fn limited<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, d: &Decision, out: &mut Answer) {
+    let Some((item, shown)) = reported(&d.rules, &d.items) else {
+        return;
+    };
+    fields(w, x, &d.rules, Some((item, shown)));
+    let rule = &d.rules.rules[item.rule];
+    let wait = match item.said {
+        Some(Said::Refused { wait_ns }) => Some(retry_after_s(wait_ns)),
+        _ => None,
+    };
+    close(w, x, d, Verdict::Limited, rule.name, false);
+    let refusal = Refusal::Limited {
+        retry_after_s: wait,
+    };
+    let response = w.setup.config.response;
+    answer::refuse(x, response, refusal, rule.status, out, &mut w.scratch.text);
+    if let Some(n) = w.region.refusal_log(rule.id, w.region.now()) {
+        let client = w.scratch.client.escape_ascii();
+        out.say(&format!(
+            "sluice: rule \"{}\" refused {n} request(s) since the last such line; client {client}, \
+             for example",
+            rule.name
+        ));
+    }
+}
+
+/// The pool has no place for the request.
+fn shed<'r, X: Exchange<'r>>(
+    w: &mut Worker,
+    x: &mut X,
+    mut d: Decision,
+    _reason: Reason,
+    out: &mut Answer,
+) {
+    // Nobody who is refused counts as one of his user's.
+    if let Some(user) = w.tickets.get(d.ticket).and_then(|t| t.holds.user.take()) {
+        w.region.give_user(user);
+    }
+    close(w, x, &d, Verdict::Shed, "-", true);
+    let retry_after_s = w.draw(1, 5);
+    let degrade = d.pool().and_then(|p| p.degrade.as_ref());
+    let page = match degrade {
+        Some(Degraded::Page(file)) => file.page(),
+        _ => None,
+    };
+    let busy = match (degrade, &page) {
+        (Some(Degraded::Location(name)), _) => Busy::Location(name),
+        (_, Some(page)) => Busy::Page {
+            number: w.pages.number(page),
+            content_type: page.content_type,
+            len: page.bytes.len(),
+        },
+        _ => Busy::Problem,
+    };
+    let response = w.setup.config.response;
+    answer::shed(x, response, busy, retry_after_s, out, &mut w.scratch.text);
+    w.scratch.items = std::mem::take(&mut d.items);
 }
 
 /// What each rule said, for the metrics.
@@ -415,24 +608,8 @@ pub fn count(w: &Worker, rules: &RuleSet, items: &[Item]) {
     }
 }
 
-fn pass<'r, X: Exchange<'r>>(
-    w: &mut Worker,
-    x: &mut X,
-    ticket: TicketId,
-    rule: &'static str,
-    level: u8,
-    waited: Duration,
-) {
-    close(w, x, ticket, Verdict::Pass, rule, Some(level), waited);
-    if w.setup.config.priority.forward {
-        w.scratch.text.clear();
-        push_number(&mut w.scratch.text, u64::from(level));
-        x.set_request_header(LEVEL_HEADER, Some(&w.scratch.text));
-    }
-}
-
 fn blocked<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, ticket: TicketId, out: &mut Answer) {
-    close(w, x, ticket, Verdict::Blocked, "-", None, Duration::ZERO);
+    show(w, x, ticket, Verdict::Blocked, "-", None, Duration::ZERO);
     let response = w.setup.config.response;
     answer::refuse(x, response, Refusal::Blocked, 403, out, &mut w.scratch.text);
     say_blocked(w, "", out);
@@ -463,8 +640,21 @@ fn name(verdict: Verdict) -> &'static [u8] {
     }
 }
 
-/// Counts the verdict, shows it in the variables and keeps it for the log phase.
+/// The end of a decision. `level`: it is of interest.
 fn close<'r, X: Exchange<'r>>(
+    w: &mut Worker,
+    x: &mut X,
+    d: &Decision,
+    verdict: Verdict,
+    rule: &'static str,
+    level: bool,
+) {
+    let level = level.then_some(d.scored.level);
+    show(w, x, d.ticket, verdict, rule, level, d.waited());
+}
+
+/// Counts the verdict, shows it in the variables and keeps it for the log phase.
+fn show<'r, X: Exchange<'r>>(
     w: &mut Worker,
     x: &mut X,
     ticket: TicketId,

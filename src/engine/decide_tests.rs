@@ -111,7 +111,7 @@ fn without_nginxs_cleanup_a_reused_request_address_is_another_request() {
     decide::access(&mut w, &mut first, &Options::default(), &mut out);
     decide::access(&mut w, &mut first, &Options::default(), &mut out);
     assert_eq!(w.tickets.out(), 1);
-    w.log(0x10);
+    super::pools::log(&mut w, &mut first);
     assert_eq!(w.tickets.out(), 0);
 }
 

@@ -44,6 +44,39 @@ pub enum Degraded {
     Location(&'static str),
 }
 
+/// The pages that this worker has shown, by numbers that Lua knows them by. A page that is read
+/// anew has another.
+#[derive(Default)]
+pub struct Shown {
+    pages: Vec<(u32, Arc<Page>)>,
+    last: u32,
+}
+
+impl Shown {
+    /// More than a configuration has pools: what changes pushes out what is old.
+    const MOST: usize = 32;
+
+    /// Never 0.
+    pub fn number(&mut self, page: &Arc<Page>) -> u32 {
+        // Held, so no other page can be at the same address.
+        let known = self.pages.iter().find(|(_, p)| Arc::ptr_eq(p, page));
+        if let Some((number, _)) = known {
+            return *number;
+        }
+        if self.pages.len() >= Self::MOST {
+            self.pages.remove(0);
+        }
+        self.last = self.last.wrapping_add(1).max(1);
+        self.pages.push((self.last, Arc::clone(page)));
+        self.last
+    }
+
+    pub fn bytes(&self, number: u32) -> Option<&[u8]> {
+        let (_, page) = self.pages.iter().find(|(n, _)| *n == number)?;
+        Some(&page.bytes)
+    }
+}
+
 /// All files that pools name, in one process.
 #[derive(Debug, Default)]
 pub struct Pages(Mutex<BTreeMap<PathBuf, Arc<PageFile>>>);

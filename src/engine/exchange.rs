@@ -105,6 +105,9 @@ pub trait Exchange<'r> {
     fn set_header(&mut self, name: &'static str, value: &[u8]);
     /// Sets a header of the request itself, for the backend; `None` removes it.
     fn set_request_header(&mut self, name: &'static str, value: Option<&[u8]>);
+    /// The client has closed its connection, as far as the socket tells, whatever has been read
+    /// of the request. For those that nginx itself does not see leave.
+    fn client_gone(&mut self) -> bool;
     /// Has `ticket` given back at the request's end. False: nobody will call.
     fn at_end(&mut self, ticket: u64) -> bool;
 }

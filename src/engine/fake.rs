@@ -62,6 +62,7 @@ pub struct Fake {
     /// Of the answer, and of the backend's (status and time; empty: none was asked).
     pub status: &'static str,
     pub upstream: (&'static str, &'static str),
+    pub gone: bool,
     /// nginx calls at the end.
     pub cleanup: bool,
     pub vars: BTreeMap<&'static str, String>,
@@ -148,6 +149,9 @@ impl Exchange<'static> for Fake {
     fn set_request_header(&mut self, name: &'static str, value: Option<&[u8]>) {
         self.forwarded.insert(name, value.map(text));
     }
+    fn client_gone(&mut self) -> bool {
+        self.gone
+    }
     fn at_end(&mut self, ticket: u64) -> bool {
         self.tickets.push(TicketId::unpack(ticket));
         self.cleanup
@@ -165,6 +169,8 @@ pub fn blank() -> Answer {
         remaining: 0.0,
         body_len: 0,
         message_len: 0,
+        file: 0,
+        unused: 0,
         body: [0; 512],
         message: [0; 768],
     }

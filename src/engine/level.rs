@@ -1,7 +1,7 @@
 //! How important a request is, and who it is of, as far as the queue and the
 //! limiter want to know.
 //!
-//! Asked once a request, when all rules have admitted it: an event of a
+//! Asked once a request, before its rules: an event of a
 //! verified user is noted here, and a client's request is counted.
 use super::exchange::Exchange;
 use super::facts::Facts;
@@ -42,7 +42,7 @@ pub fn score<'r, X: Exchange<'r>>(
 ) -> Scored {
     let rules = &w.force.rules;
     let mut scored = Scored::default();
-    if rules.watches() || !rules.pools.is_empty() {
+    if rules.watches() || !rules.pools.is_empty() || asked.user.is_some() {
         let key = &mut w.scratch.key;
         key.clear();
         match asked.user {

@@ -172,7 +172,7 @@ fn routes_are_those_of_the_rules() {
 #[test]
 fn nothing_is_asked_that_nobody_wants_to_know() {
     let mut w = worker("[[priority.rules]]\nname = \"all\"\nlevel = 1\n");
-    let found = get(&mut w, "203.0.113.1", "alice", "/", NOW);
+    let found = get(&mut w, "203.0.113.1", "", "/", NOW);
     let expected = Scored {
         level: 1,
         route: found.route,

@@ -3,6 +3,7 @@
 //! Labels come from the configuration only, so there are as many series as
 //! rules, whatever clients send.
 use super::worker::{self, Worker};
+use crate::domain::pool::{Counts, View, WAIT_BOUNDS_NS};
 use crate::shm::{LATENCY_BOUNDS_NS, Region, Totals};
 use std::fmt::Write;
 
@@ -30,8 +31,10 @@ fn render(w: &mut Worker) -> String {
     let bans = store_bans + if local { w.region.bans_count() } else { 0 };
     let (_, used) = w.region.bucket_slots();
     let totals = w.region.totals();
+    let pools = pools(w);
     let mut out = String::with_capacity(4096);
     counters(&mut out, &totals);
+    pool_series(&mut out, &pools);
     let mut gauge = |name: &str, help: &str, value: u64| head(&mut out, name, "gauge", help, value);
     gauge(
         "sluice_store_up",
@@ -75,6 +78,121 @@ fn render(w: &mut Worker) -> String {
         living(w.region),
     );
     out
+}
+
+/// Each pool in force and how it stands. One whose lock is not to be had is left out for once.
+fn pools(w: &Worker) -> Vec<(&'static str, View)> {
+    let pools = w.force.rules.pools.iter();
+    pools
+        .filter_map(|p| {
+            Some((
+                p.name,
+                w.region.pool(p.id, |it, now, _| it.view(now))?.value,
+            ))
+        })
+        .collect()
+}
+
+/// The order of `Reason`.
+const REASONS: [&str; 4] = ["full", "evicted", "timeout", "hopeless"];
+
+fn pool_series(out: &mut String, pools: &[(&'static str, View)]) {
+    if pools.is_empty() {
+        return;
+    }
+    describe(
+        out,
+        "sluice_pool_in_flight",
+        "gauge",
+        "Requests with a slot, those included whose client has left while the backend works",
+    );
+    for (name, view) in pools {
+        let _ = writeln!(
+            out,
+            "sluice_pool_in_flight{{pool=\"{name}\"}} {}",
+            view.in_flight
+        );
+    }
+    describe(
+        out,
+        "sluice_pool_limit",
+        "gauge",
+        "Requests that may have a slot at once",
+    );
+    for (name, view) in pools {
+        let _ = writeln!(out, "sluice_pool_limit{{pool=\"{name}\"}} {}", view.limit);
+    }
+    describe(
+        out,
+        "sluice_pool_saturated",
+        "gauge",
+        "1 while requests have to wait for a slot",
+    );
+    for (name, view) in pools {
+        let _ = writeln!(
+            out,
+            "sluice_pool_saturated{{pool=\"{name}\"}} {}",
+            u8::from(view.saturated)
+        );
+    }
+    describe(out, "sluice_queue_waiting", "gauge", "Requests that wait");
+    for (name, view) in pools {
+        for (level, n) in view.waiting.iter().enumerate() {
+            let _ = writeln!(
+                out,
+                "sluice_queue_waiting{{pool=\"{name}\",level=\"{level}\"}} {n}"
+            );
+        }
+    }
+    describe(
+        out,
+        "sluice_queue_wait_seconds",
+        "histogram",
+        "How long requests waited that were given a slot",
+    );
+    for (name, view) in pools {
+        for level in 0..view.waiting.len() {
+            wait_histogram(out, name, level, &view.counts);
+        }
+    }
+    describe(
+        out,
+        "sluice_shed_total",
+        "counter",
+        "Requests refused because the backend was full",
+    );
+    for (name, view) in pools {
+        for level in 0..view.waiting.len() {
+            for (reason, n) in REASONS.iter().zip(view.counts.shed[level]) {
+                let _ = writeln!(
+                    out,
+                    "sluice_shed_total{{pool=\"{name}\",level=\"{level}\",reason=\"{reason}\"}} {n}"
+                );
+            }
+        }
+    }
+}
+
+fn wait_histogram(out: &mut String, pool: &str, level: usize, counts: &Counts) {
+    let labels = format!("pool=\"{pool}\",level=\"{level}\"");
+    let buckets = &counts.waits[level];
+    let mut below = 0;
+    for (bound_ns, n) in WAIT_BOUNDS_NS.iter().zip(buckets) {
+        below += n;
+        let le = *bound_ns as f64 / 1e9;
+        let _ = writeln!(
+            out,
+            "sluice_queue_wait_seconds_bucket{{{labels},le=\"{le}\"}} {below}"
+        );
+    }
+    let all: u64 = buckets.iter().sum();
+    let sum = counts.waits_sum_ns[level] as f64 / 1e9;
+    let _ = writeln!(
+        out,
+        "sluice_queue_wait_seconds_bucket{{{labels},le=\"+Inf\"}} {all}\n\
+         sluice_queue_wait_seconds_sum{{{labels}}} {sum}\n\
+         sluice_queue_wait_seconds_count{{{labels}}} {all}"
+    );
 }
 
 fn living(region: &Region) -> u64 {

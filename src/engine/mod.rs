@@ -2,9 +2,9 @@
 //!
 //! - `setup`: the master's part, at start and reload.
 //! - `worker`: what one worker's requests share; `start()`.
-//! - `decide`: the way of one request; `client`, `lists`, `buckets` are its
-//!   stations, `level` how important it is, `facts` and `exchange` how it reads
-//!   and answers, `ticket` how it is found again.
+//! - `decide`: the way of one request. Its stations: `client`, `lists`, `buckets`, `level` (how
+//!   important it is), `pools` (a slot of a backend that may be full). `facts` and `exchange` are
+//!   how it reads and answers, `ticket` how it is found again.
 //! - `check`: `check()`, `ban()`, `unban()`.
 //! - `thread`: asking Redis beside nginx; `sync`: following configuration and
 //!   lists, with `rules`, `publish`, `files`, `degrade`, `room`,
@@ -27,6 +27,7 @@ pub mod lists;
 pub mod messages;
 pub mod metrics;
 pub mod options;
+pub mod pools;
 pub mod publish;
 pub mod room;
 pub mod rules;

@@ -21,7 +21,7 @@ pub struct Asked<'r> {
     pub cost: Option<u32>,
     /// Indices of the rules to apply instead of matching.
     pub rules: Option<Vec<usize>>,
-    /// Index of the pool to take instead of matching.
+    /// Index of the pool to use instead of matching.
     pub pool: Option<usize>,
 }
 
@@ -64,17 +64,16 @@ impl<'r> Options<'r> {
         if let Some(names) = self.rules {
             asked.rules = named(names, w);
         }
-        if let Some(pool) = self.pool {
-            asked.pool = std::str::from_utf8(pool)
+        if let Some(name) = self.pool {
+            asked.pool = std::str::from_utf8(name)
                 .ok()
-                .and_then(|name| w.force.rules.pool_by_name(name));
-        }
-        if let (Some(pool), None) = (self.pool, asked.pool) {
-            w.complain(&format!(
-                "access{{ pool }} names \"{}\", which is no pool in force; the option \
-                 is ignored",
-                pool.escape_ascii()
-            ));
+                .and_then(|n| w.force.rules.pool_by_name(n));
+            if asked.pool.is_none() {
+                w.complain(&format!(
+                    "access{{ pool }} names \"{}\", which is no pool in force; the option is ignored",
+                    name.escape_ascii()
+                ));
+            }
         }
         asked
     }

@@ -1,4 +1,5 @@
 //! `status()`: the state of this gateway as JSON.
+use super::rules::CompiledPool;
 use super::setup;
 use super::worker;
 use crate::domain::config::{Backend, FieldError};
@@ -15,6 +16,25 @@ pub fn json() -> Result<String, String> {
     worker::with(status)
         .ok_or_else(|| "sluice: status() needs a worker that start() has attached".to_owned())
         .map(|v| format!("{v}\n"))
+}
+
+/// Each pool in force. One whose lock is not to be had is shown without numbers.
+fn pools(w: &worker::Worker) -> Vec<Value> {
+    let of = |p: &CompiledPool| {
+        let Some(touched) = w.region.pool(p.id, |it, now, _| it.view(now)) else {
+            return json!({ "name": p.name });
+        };
+        let view = touched.value;
+        json!({
+            "name": p.name,
+            "limit": view.limit,
+            "saturated": view.saturated,
+            "in_flight": view.in_flight,
+            "abandoned": view.ghosts,
+            "waiting": view.waiting,
+        })
+    };
+    w.force.rules.pools.iter().map(of).collect()
 }
 
 fn status(w: &mut worker::Worker) -> Value {
@@ -73,6 +93,7 @@ fn status(w: &mut worker::Worker) -> Value {
         "mode": format!("{:?}", rules.mode).to_lowercase(),
         "config": { "generation": rules.generation, "errors": texts(&rules.errors) },
         "rules": rules.rules.iter().map(|r| &r.name).collect::<Vec<_>>(),
+        "pools": pools(w),
         "workers": workers,
         "store": {
             "backend": match config.store.backend {

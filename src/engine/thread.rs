@@ -8,9 +8,10 @@
 use super::messages::Messages;
 use crate::bridge::{Listener, Outbox, Waker};
 use crate::domain::config::Store;
+use crate::domain::pool::EntryId;
 use crate::engine::ticket::TicketId;
 use crate::redis::{BucketAsk, Client, Health, Reply, StoreError};
-use crate::shm::Region;
+use crate::shm::{PoolId, Region};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,6 +61,17 @@ pub struct Shared {
     pub health: Mutex<Option<Arc<Health>>>,
     socket: PathBuf,
     store: Store,
+    /// The slot of a request that has ended and is about to be logged.
+    pub unlogged: Mutex<Option<Unlogged>>,
+}
+
+/// A slot that is given back in the log phase, which knows how the request ended; or, where no log
+/// handler comes, by whoever looks next.
+#[derive(Clone, Copy, Debug)]
+pub struct Unlogged {
+    pub pool: PoolId,
+    pub entry: EntryId,
+    pub since: Instant,
 }
 
 impl Shared {
@@ -82,6 +94,7 @@ impl Shared {
             health: Mutex::new(None),
             socket,
             store,
+            unlogged: Mutex::new(None),
         })
     }
 

@@ -8,7 +8,8 @@
 //!
 //! Only nginx's thread uses it.
 use super::decide::Pending;
-use crate::shm::Verdict;
+use crate::domain::pool::EntryId;
+use crate::shm::{PoolId, UserSlot, Verdict};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -39,6 +40,36 @@ pub struct Record {
     pub level: u8,
 }
 
+/// A request's place in a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub pool: PoolId,
+    pub entry: EntryId,
+    /// It has the slot; else it waits for one.
+    pub held: bool,
+    /// The slot is given back at the response's header.
+    pub to_header: bool,
+}
+
+/// What a request holds of what all workers share, until its end.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    pub slot: Option<Slot>,
+    /// One of those that its user may have at level 0.
+    pub user: Option<UserSlot>,
+    /// The client, for what is remembered of its behaviour; 0: nothing is.
+    pub client: u64,
+}
+
+/// A ticket that was given back. What it held has to be given back too.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Closed {
+    pub request: usize,
+    pub record: Record,
+    pub holds: Holds,
+}
+
 /// Names a ticket: generation in the upper half, index in the lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TicketId {
@@ -67,6 +98,7 @@ pub struct Ticket {
     /// at the same address. 0: nginx calls.
     pub serial: u64,
     pub record: Record,
+    pub holds: Holds,
     /// Admitted without a word to nginx: so is every further call for this request.
     pub declined: bool,
     pub pending: Option<Box<Pending>>,
@@ -96,6 +128,7 @@ impl Tickets {
                     request: 0,
                     serial: 0,
                     record: NO_RECORD,
+                    holds: Holds::default(),
                     declined: false,
                     pending: None,
                 });
@@ -108,6 +141,7 @@ impl Tickets {
         t.request = request;
         t.serial = 0;
         t.record = NO_RECORD;
+        t.holds = Holds::default();
         t.declined = false;
         let generation = t.generation;
         if request != 0 {
@@ -156,18 +190,29 @@ impl Tickets {
     }
 
     /// Gives the ticket back. `None`: it was given back before.
-    pub fn close(&mut self, id: TicketId) -> Option<(usize, Record)> {
+    pub fn close(&mut self, id: TicketId) -> Option<Closed> {
         self.take_pending(id);
         let t = self.get(id)?;
         t.open = false;
         let (request, record) = (t.request, t.record);
+        let holds = std::mem::take(&mut t.holds);
         // A ticket of a request that nginx reused without telling us (no cleanup) may have lost
         // its place to a later one.
         if request != 0 && self.by_request.get(&request) == Some(&id.index) {
             self.by_request.remove(&request);
         }
         self.free.push(id.index);
-        Some((request, record))
+        Some(Closed {
+            request,
+            record,
+            holds,
+        })
+    }
+
+    /// Gives back a ticket of no request, which holds nothing.
+    pub fn forget(&mut self, id: TicketId) {
+        let closed = self.close(id);
+        debug_assert!(closed.is_none_or(|c| c.request == 0));
     }
 
     /// How many tickets are out.
@@ -195,7 +240,7 @@ mod tests {
     fn a_late_cleanup_does_not_touch_the_next_owner_of_the_slot() {
         let mut t = Tickets::default();
         let a = t.open(0x1000);
-        t.close(a);
+        assert!(t.close(a).is_some());
         let b = t.open(0x1000);
         assert_eq!(a.index, b.index);
         assert!(t.close(a).is_none());

@@ -7,6 +7,7 @@
 //! waiter, however many wait. It holds nothing that a quitting worker would
 //! have to wait for, so it goes on until its process ends: the last waiters are
 //! served too.
+use super::pools;
 use super::thread::{self, Shared};
 use crate::domain::pool::View;
 use crate::shm::{PoolId, Region, Repairs};
@@ -42,6 +43,7 @@ pub fn start(
             if shared.is_replaced() {
                 return;
             }
+            pools::release_unlogged(&shared, region);
             sleep = watch.look(Instant::now());
         }
     })

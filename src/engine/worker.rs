@@ -1,21 +1,25 @@
 //! One nginx worker: what its requests share. Lives in nginx's own thread.
 use super::buckets::Item;
 use super::current::{Current, InForce};
+use super::degrade::Shown;
 use super::facts::Buffers;
 use super::lists::unix_ns;
+use super::pools::{self, Ended};
 use super::publish::Published;
 use super::setup::{self, Setup};
 use super::sync;
 use super::thread::{self, Done, Shared};
-use super::ticket::{Record, TicketId, Tickets};
+use super::ticket::{TicketId, Tickets};
+use super::watch;
 use crate::bridge;
 use crate::domain::client::ProxyTrust;
 use crate::domain::config::OnError;
 use crate::domain::key::KeyBuf;
+use crate::domain::pool::Collected;
 use crate::domain::units::Nanos;
 use crate::redis::{Health, StoreError};
-use crate::shm::Region;
 use crate::shm::lists::Lists;
+use crate::shm::{PoolId, Region};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +50,14 @@ pub struct Worker {
     pub tickets: Tickets,
     pub scratch: Scratch,
     /// The request that ended last: nginx runs its cleanup before its log phase.
-    pub ended: Option<(usize, Record)>,
+    pub ended: Option<Ended>,
+    /// Requests that end are logged, as far as has been seen.
+    pub logs: bool,
+    /// Pools in which requests of this worker have waited.
+    pub queues: Vec<PoolId>,
+    collected: Vec<Collected>,
+    drawn: u64,
+    pub pages: Shown,
     health: Option<Arc<Health>>,
     complained: Option<Instant>,
     complained_of_store: Option<Instant>,
@@ -96,6 +107,10 @@ pub fn start(exiting: fn() -> bool) -> Result<(), String> {
         Arc::clone(&shared),
     )?;
     let mut worker = Worker::new(setup, force, current, shared);
+    let warn = Arc::clone(&worker.shared);
+    watch::start(&worker.shared, region, move |pool, saturated, view| {
+        warn.warn(pools::saturation_line(pool, saturated, view));
+    })?;
     WORKER.with(|w| {
         let mut slot = w.borrow_mut();
         // Without a master a reload starts again in the same process: its requests still hold
@@ -161,6 +176,11 @@ impl Worker {
             tickets: Tickets::default(),
             scratch: Scratch::default(),
             ended: None,
+            logs: false,
+            queues: Vec::new(),
+            collected: Vec::new(),
+            drawn: setup.region.now().0 ^ u64::from(std::process::id()) << 32 | 1,
+            pages: Shown::default(),
             health: None,
             complained: None,
             complained_of_store: None,
@@ -199,6 +219,15 @@ impl Worker {
         self.store_down = true;
     }
 
+    /// A number from `least` to `most`, different from answer to answer.
+    pub fn draw(&mut self, least: u64, most: u64) -> u64 {
+        // Xorshift: nothing hangs on its quality but that clients do not all come back at once.
+        self.drawn ^= self.drawn << 13;
+        self.drawn ^= self.drawn >> 7;
+        self.drawn ^= self.drawn << 17;
+        least + self.drawn % (most - least + 1)
+    }
+
     /// A line about a caller's mistake, at most one a second.
     pub fn complain(&mut self, line: &str) {
         if once_a_second(&mut self.complained) {
@@ -229,16 +258,10 @@ impl Worker {
         self.version
     }
 
-    /// The log phase of a request. Latency and status of what was dispatched will be a pool's
-    /// business; without one the record only has to be taken, so that it is not the next request's.
-    pub fn log(&mut self, request: usize) {
-        self.logged(request);
-    }
-
     /// Files what the thread has finished; returns the tickets of up to `room` of it.
     pub fn finished(&mut self, room: usize, mut each: impl FnMut(u32)) -> usize {
         self.shared.outbox.drain(&mut self.arrived);
-        let n = self.arrived.len().min(room);
+        let mut n = self.arrived.len().min(room);
         for d in self.arrived.drain(..n) {
             let index = d.ticket.index;
             if let Some(p) = self.tickets.get(d.ticket).and_then(|t| t.pending.as_mut()) {
@@ -246,28 +269,43 @@ impl Worker {
             }
             each(index);
         }
+        for i in 0..self.queues.len() {
+            n += self.hear(self.queues[i], room - n, &mut each);
+        }
+        n
+    }
+
+    /// Files what became of this worker's waiters in a pool; how many.
+    fn hear(&mut self, pool: PoolId, room: usize, each: &mut impl FnMut(u32)) -> usize {
+        if room == 0 {
+            return 0;
+        }
+        let line = self.region.line_index();
+        let mut collected = std::mem::take(&mut self.collected);
+        let heard = pools::touch(self, pool, |p, now, _| {
+            p.collect(line, room, now, &mut collected)
+        });
+        if heard.is_none() {
+            // Its lock was not to be had: again, after whatever else there is to do.
+            self.shared.wake();
+        }
+        let n = collected.len();
+        for c in collected.drain(..) {
+            let ticket = TicketId::unpack(c.ticket);
+            pools::heard(self, ticket, c.notice);
+            if let Some(p) = self.tickets.get(ticket).and_then(|t| t.pending.as_mut()) {
+                p.notice = Some(c.notice);
+            }
+            each(ticket.index);
+        }
+        self.collected = collected;
         n
     }
 
     /// nginx calls at a request's end, before the log phase.
     pub fn end(&mut self, id: TicketId) {
-        if let Some(ended) = self.tickets.close(id) {
-            self.ended = Some(ended);
+        if let Some(closed) = self.tickets.close(id) {
+            pools::closed(self, closed);
         }
-    }
-
-    /// The record of a request that is being logged: its cleanup may have run already, or not yet.
-    fn logged(&mut self, request: usize) -> Option<Record> {
-        if let Some((r, record)) = self.ended.take()
-            && r == request
-        {
-            return Some(record);
-        }
-        let (id, serial) = self.tickets.of_request(request)?;
-        if serial != 0 {
-            // Nobody calls at the end of this request but us.
-            return self.tickets.close(id).map(|(_, record)| record);
-        }
-        self.tickets.get(id).map(|t| t.record)
     }
 }

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Raised with every change of a function or struct; the Lua side's is in
 /// `lua/resty/sluice/library.lua`.
-pub const ABI: i32 = 1;
+pub const ABI: i32 = 2;
 
 /// Status codes; never reused.
 pub const OK: i32 = 0;
@@ -64,7 +64,7 @@ pub const POOL: u32 = 16;
 pub const DECLINE: u32 = 32;
 
 /// What the Lua side compares, in its order.
-const LAYOUT: [usize; 18] = [
+const LAYOUT: [usize; 19] = [
     size_of::<Bytes>(),
     offset_of!(Bytes, len),
     size_of::<RawOptions>(),
@@ -81,6 +81,7 @@ const LAYOUT: [usize; 18] = [
     offset_of!(Answer, remaining),
     offset_of!(Answer, body_len),
     offset_of!(Answer, message_len),
+    offset_of!(Answer, file),
     offset_of!(Answer, body),
     offset_of!(Answer, message),
 ];

@@ -7,7 +7,8 @@ use super::nginx::Request;
 use crate::engine::answer::Answer;
 use crate::engine::options::Options;
 use crate::engine::ticket::TicketId;
-use crate::engine::{decide, worker};
+use crate::engine::worker::Worker;
+use crate::engine::{decide, pools, worker};
 use std::ffi::c_void;
 
 /// # Safety
@@ -93,8 +94,34 @@ pub unsafe extern "C" fn ended(data: *mut c_void) {
     });
 }
 
-/// The request's log phase. `r` is only a name here: its cleanup may have run.
+/// The request's log phase: what its end says of the backend.
+///
+/// # Safety
+/// `r` is the request for which Lua makes this call.
 #[unsafe(no_mangle)]
-pub extern "C" fn sluice_log(r: *mut c_void) -> i32 {
-    guard(|| worker::with(|w| w.log(r as usize)).map_or(NOT_STARTED, |()| OK))
+pub unsafe extern "C" fn sluice_log(r: *mut c_void) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { with_request(r, |w, x| pools::log(w, x)) }
+}
+
+/// The response's header has arrived.
+///
+/// # Safety
+/// As [`sluice_log`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_header(r: *mut c_void) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { with_request(r, |w, x| pools::header(w, x)) }
+}
+
+/// # Safety
+/// As [`sluice_log`].
+unsafe fn with_request(r: *mut c_void, f: impl FnOnce(&mut Worker, &mut Request)) -> i32 {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let Some(mut x) = (unsafe { Request::new(r) }) else {
+            return BAD_ARGUMENT;
+        };
+        worker::with(|w| f(w, &mut x)).map_or(NOT_STARTED, |()| OK)
+    })
 }

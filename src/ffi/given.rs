@@ -9,7 +9,7 @@ use crate::engine::answer::Answer;
 use crate::engine::exchange::{Exchange, Out, Text, Var};
 use crate::engine::ticket::TicketId;
 use crate::engine::worker::Worker;
-use crate::engine::{decide, worker};
+use crate::engine::{decide, pools, worker};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -101,6 +101,8 @@ pub unsafe extern "C" fn sluice_wanted(index: u32, buf: *mut u8, size: usize) ->
 struct Values<'r> {
     r: *mut c_void,
     subrequest: bool,
+    /// The values are those of `ANSWERED`.
+    answered: bool,
     values: &'r [Bytes],
     effects: Vec<Vec<u8>>,
 }
@@ -109,6 +111,10 @@ impl<'r> Values<'r> {
     fn at(&self, index: usize) -> Option<&'r [u8]> {
         // SAFETY: Lua holds every string that it passed until the call returns; 'r is the call.
         self.values.get(index).and_then(|v| unsafe { v.get() })
+    }
+
+    fn answered(&self, index: usize) -> Option<&'r [u8]> {
+        self.at(index).filter(|_| self.answered)
     }
 
     fn named(&self, name: &str) -> Option<&'r [u8]> {
@@ -151,8 +157,10 @@ impl<'r> Exchange<'r> for Values<'r> {
             Var::ContentLength => self.at(8),
             Var::RequestLength => self.at(9),
             Var::TransferEncoding => self.at(10),
-            // Only in the log phase, which is `Ended`'s.
-            Var::Status | Var::UpstreamStatus | Var::UpstreamTime | Var::UpstreamHeaderTime => None,
+            Var::Status => self.answered(0),
+            Var::UpstreamStatus => self.answered(1),
+            Var::UpstreamTime => self.answered(2),
+            Var::UpstreamHeaderTime => self.answered(3),
             Var::Arg(name) => self.named(&format!("v arg_{name}")),
         }
     }
@@ -178,6 +186,11 @@ impl<'r> Exchange<'r> for Values<'r> {
             Some(v) => self.effect(b'q', name, v),
             None => self.effect(b'c', name, b""),
         }
+    }
+
+    fn client_gone(&mut self) -> bool {
+        // SAFETY: `r` is the living request that this call is for (`sluice_resume_given`).
+        unsafe { super::socket::peer_gone(self.r) }
     }
 
     fn at_end(&mut self, ticket: u64) -> bool {
@@ -221,6 +234,7 @@ pub unsafe extern "C" fn sluice_access_given(
         let x = Values {
             r,
             subrequest: subrequest != 0,
+            answered: false,
             values,
             effects: Vec::new(),
         };
@@ -247,6 +261,7 @@ pub unsafe extern "C" fn sluice_resume_given(
         let x = Values {
             r,
             subrequest: false,
+            answered: false,
             values: &[],
             effects: Vec::new(),
         };
@@ -254,6 +269,53 @@ pub unsafe extern "C" fn sluice_resume_given(
     };
     // SAFETY: the caller's promise.
     unsafe { guard_answer(out, body) }
+}
+
+/// What the log phase and the header filter read, in the order in which Lua hands it over:
+/// `status`, `upstream_status`, `upstream_response_time`, `upstream_header_time`.
+const ANSWERED: usize = 4;
+
+/// # Safety
+/// As `sluice_log`; `values` points to [`ANSWERED`] of them.
+unsafe fn with_answered(
+    r: *mut c_void,
+    values: *const Bytes,
+    f: impl FnOnce(&mut Worker, &mut Values<'_>),
+) -> i32 {
+    guard(|| {
+        if r.is_null() || values.is_null() {
+            return BAD_ARGUMENT;
+        }
+        let x = Values {
+            r,
+            subrequest: false,
+            answered: true,
+            // SAFETY: the caller's promise.
+            values: unsafe { std::slice::from_raw_parts(values, ANSWERED) },
+            effects: Vec::new(),
+        };
+        collect(x, f)
+    })
+}
+
+/// The request's log phase.
+///
+/// # Safety
+/// As `sluice_log`; `values` points to four of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_log_given(r: *mut c_void, values: *const Bytes) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { with_answered(r, values, |w, x| pools::log(w, x)) }
+}
+
+/// The response's header has arrived.
+///
+/// # Safety
+/// As [`sluice_log_given`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sluice_header_given(r: *mut c_void, values: *const Bytes) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { with_answered(r, values, |w, x| pools::header(w, x)) }
 }
 
 /// Writes the `index`-th thing that the last decision sets: `v` (variable), `h`

@@ -8,6 +8,7 @@
 //! - `bridge`: waking and messages.
 //! - `nginx`: nginx's own functions; `variables`: a shorter way to its variables, where it is
 //!   proven to be the same.
+//! - `socket`: whether a client has left whom nginx does not see leave.
 //! - `module`: the control plane, a Lua module made with mlua.
 
 mod abi;
@@ -18,6 +19,7 @@ mod given;
 #[cfg(any(feature = "module", feature = "embed"))]
 pub mod module;
 pub mod nginx;
+mod socket;
 mod variables;
 
 pub use access::ended;

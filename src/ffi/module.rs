@@ -138,6 +138,13 @@ pub fn make(lua: &Lua) -> Result<Table> {
         lua.create_function(|_, ()| answer(caught(status::json)))?,
     )?;
     t.set(
+        "file",
+        lua.create_function(|lua, number: u32| {
+            let page = worker::with(|w| w.pages.bytes(number).map(|b| lua.create_string(b)));
+            page.flatten().transpose()
+        })?,
+    )?;
+    t.set(
         "complain",
         lua.create_function(|_, line: mlua::LuaString| {
             let line = line.to_string_lossy();

@@ -485,6 +485,11 @@ impl<'r> Exchange<'r> for Request {
         }
     }
 
+    fn client_gone(&mut self) -> bool {
+        // SAFETY: `r` lives (see `new`).
+        unsafe { super::socket::peer_gone(self.r) }
+    }
+
     fn at_end(&mut self, ticket: u64) -> bool {
         // SAFETY: `r` is the living request that this value was made for.
         unsafe { add_cleanup(self.r, ticket) }

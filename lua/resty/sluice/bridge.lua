@@ -155,8 +155,10 @@ end
 
 -- Waits until ask(timed_out) answers something other than `wait_action`, for
 -- at most `seconds`; then ask is called once more with timed_out = 1, which
--- settles the matter. A post may be meant for the last wait of a reused
--- semaphore, so after every wait it is asked by ticket and generation.
+-- settles the matter. While it answers `wait_action`, its second result says
+-- for how long from now: another wait may follow the first. A post may be
+-- meant for the last wait of a reused semaphore, so after every wait it is
+-- asked by ticket and generation.
 function _M.wait(ticket, seconds, wait_action, ask, a, b, c)
     local deadline = now() + seconds
 
@@ -171,7 +173,6 @@ function _M.wait(ticket, seconds, wait_action, ask, a, b, c)
         sem = new_semaphore(0)
     end
 
-    local timed_out = 0
     local action
 
     if sem then
@@ -180,6 +181,7 @@ function _M.wait(ticket, seconds, wait_action, ask, a, b, c)
 
     while true do
         local left = deadline - now()
+        local timed_out = 0
         -- A wait is cut to whole milliseconds: one of less ends at once, the
         -- clock does not move, and this loop would never yield again.
         if left < 0.001 then
@@ -194,10 +196,11 @@ function _M.wait(ticket, seconds, wait_action, ask, a, b, c)
             collect()
         end
 
-        action = ask(timed_out, a, b, c)
+        action, seconds = ask(timed_out, a, b, c)
         if action ~= wait_action then
             break
         end
+        deadline = now() + seconds
     end
 
     if sem then

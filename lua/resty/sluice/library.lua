@@ -18,7 +18,7 @@ local tostring = tostring
 local VERSION = "0.1.0"
 -- Raised with every change of a function or struct below; the library's own
 -- number is src/ffi/abi.rs.
-local ABI = 1
+local ABI = 2
 local NAME = "libsluice.so"
 
 
@@ -46,6 +46,8 @@ typedef struct {
     double    remaining;
     uint32_t  body_len;
     uint32_t  message_len;
+    uint32_t  file;
+    uint32_t  unused;
     char      body[512];
     char      message[768];
 } sluice_answer_t;
@@ -59,6 +61,7 @@ int32_t sluice_access(void *r, const sluice_options_t *options,
 int32_t sluice_resume(void *r, uint32_t ticket, uint32_t generation,
     int32_t timed_out, sluice_answer_t *out);
 int32_t sluice_log(void *r);
+int32_t sluice_header(void *r);
 int32_t sluice_check(const char *rule, size_t rule_len, const char *key,
     size_t key_len, double cost, sluice_answer_t *out);
 int32_t sluice_check_resume(uint32_t ticket, uint32_t generation,
@@ -83,6 +86,8 @@ int32_t sluice_access_given(void *r, const sluice_bytes_t *values,
     sluice_answer_t *out);
 int32_t sluice_resume_given(void *r, uint32_t ticket, uint32_t generation,
     int32_t timed_out, sluice_answer_t *out);
+int32_t sluice_log_given(void *r, const sluice_bytes_t *values);
+int32_t sluice_header_given(void *r, const sluice_bytes_t *values);
 int32_t sluice_effect(uint32_t index, char *buf, size_t size);
 ]]
 
@@ -137,6 +142,7 @@ local function layout()
         ffi_offsetof(answer, "remaining"),
         ffi_offsetof(answer, "body_len"),
         ffi_offsetof(answer, "message_len"),
+        ffi_offsetof(answer, "file"),
         ffi_offsetof(answer, "body"),
         ffi_offsetof(answer, "message"),
     }

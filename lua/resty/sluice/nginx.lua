@@ -244,4 +244,37 @@ function _M.resume(r, ticket, generation, timed_out, out)
 end
 
 
+-- What src/ffi/given.rs calls ANSWERED.
+local ANSWERED = {
+    "status",
+    "upstream_status",
+    "upstream_response_time",
+    "upstream_header_time",
+}
+local answered = ffi.new("sluice_bytes_t[?]", #ANSWERED)
+-- Holds the strings whose bytes `answered` points to.
+local answered_anchors = {} -- luacheck: ignore 241
+
+
+local function read_answered()
+    for i = 1, #ANSWERED do
+        local value = ngx.var[ANSWERED[i]]
+        answered_anchors[i] = value
+        answered[i - 1].data = value
+        answered[i - 1].len = value and #value or 0
+    end
+    return answered
+end
+
+
+function _M.log(r)
+    C.sluice_log_given(r, read_answered())
+end
+
+
+function _M.header(r)
+    C.sluice_header_given(r, read_answered())
+end
+
+
 return _M
