@@ -3,7 +3,8 @@
 
 Side by side from one run, alternating, medians: plain nginx; an empty access handler;
 nginx's limit_req; a lua-resty-redis EVALSHA per request; Sluice with the local store,
-without and with RateLimit fields; Sluice with Redis. Each answering by itself and in
+without and with RateLimit fields; Sluice with Redis (the same script; decisions that
+come while a call is under way share the next one). Each answering by itself and in
 front of a proxied backend.
 
 Measured: requests per second and latency at 128 connections (wrk: closed loop, so a

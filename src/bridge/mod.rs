@@ -215,6 +215,12 @@ impl<T> Outbox<T> {
         self.waker.wake();
     }
 
+    /// From the thread: many at once, for one wake-up.
+    pub fn extend(&self, items: impl Iterator<Item = T>) {
+        self.items.lock().extend(items);
+        self.waker.wake();
+    }
+
     /// In nginx's thread: everything so far, in order, appended to `into`.
     pub fn drain(&self, into: &mut Vec<T>) {
         // First the flag, then the items: what comes in between wakes again.

@@ -291,16 +291,16 @@ pub fn undo(region: &Region, items: &mut [Item], now: Nanos) {
     }
 }
 
-/// The question for Redis.
-pub fn asks(rules: &RuleSet, items: &[Item]) -> Vec<BucketAsk> {
-    let ask = |i: &Item| {
-        let Place::Store(key) = &i.place else {
+/// The question for Redis. It takes the keys: nobody needs them afterwards.
+pub fn asks(rules: &RuleSet, items: &mut [Item]) -> Vec<BucketAsk> {
+    let ask = |i: &mut Item| {
+        let Place::Store(key) = &mut i.place else {
             return None;
         };
         let rule = &rules.rules[i.rule];
         let cluster = rule.cluster.as_ref()?;
         Some(BucketAsk {
-            key: key.clone(),
+            key: std::mem::take(key),
             emission_us: cluster.emission_us,
             capacity: rule.capacity,
             cost: i.cost,
@@ -308,7 +308,7 @@ pub fn asks(rules: &RuleSet, items: &[Item]) -> Vec<BucketAsk> {
             shadow: i.shadow,
         })
     };
-    items.iter().filter_map(ask).collect()
+    items.iter_mut().filter_map(ask).collect()
 }
 
 /// Files Redis's answer, which is in the order of `asks`. True: admitted.

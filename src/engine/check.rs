@@ -70,7 +70,7 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
         if w.store_up() {
             let began = Instant::now();
             let timeout = w.setup.config.store.timeout;
-            let asks = buckets::asks(&rules, &items);
+            let asks = buckets::asks(&rules, &mut items);
             let pending = Pending {
                 done: None,
                 rules: Arc::clone(&rules),
@@ -83,12 +83,7 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
                 notice: None,
             };
             let ticket = wait(w, pending, timeout, out);
-            let job = Job::Decide {
-                ticket,
-                asks,
-                deadline: began + timeout,
-            };
-            if let Err(e) = w.shared.submit(job) {
+            if let Err(e) = w.shared.decide(ticket, asks, began + timeout) {
                 w.tickets.forget(ticket);
                 out.fault(&format!("sluice: check(): {e}"));
             }

@@ -17,7 +17,7 @@ use super::lists::{self, Listed};
 use super::options::{Asked, Options};
 use super::pools::{self, Place};
 use super::rules::{Compiled, CompiledPool, RuleSet};
-use super::thread::{Done, Job};
+use super::thread::Done;
 use super::ticket::{Record, TicketId};
 use super::worker::Worker;
 use crate::domain::answer::{
@@ -244,12 +244,8 @@ fn ask_store(w: &mut Worker, mut d: Decision, out: &mut Answer) -> Option<Decisi
     }
     let began = Instant::now();
     let timeout = w.setup.config.store.timeout;
-    let asks = buckets::asks(&d.rules, &d.items);
-    if let Err(e) = w.shared.submit(Job::Decide {
-        ticket: d.ticket,
-        asks,
-        deadline: began + timeout,
-    }) {
+    let asks = buckets::asks(&d.rules, &mut d.items);
+    if let Err(e) = w.shared.decide(d.ticket, asks, began + timeout) {
         w.complain(&e);
         return Some(d);
     }

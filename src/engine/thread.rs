@@ -10,7 +10,7 @@ use crate::bridge::{Listener, Outbox, Waker};
 use crate::domain::config::Store;
 use crate::domain::pool::EntryId;
 use crate::engine::ticket::TicketId;
-use crate::redis::{BucketAsk, Client, Health, Reply, StoreError};
+use crate::redis::{Answered, BucketAsk, Client, Door, Health, Question, Reply, StoreError, Whom};
 use crate::shm::{PoolId, Region};
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -19,13 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// What nginx's thread asks of this one.
+/// What nginx's thread asks of this one, beside decisions.
 pub enum Job {
-    Decide {
-        ticket: TicketId,
-        asks: Vec<BucketAsk>,
-        deadline: Instant,
-    },
     Ban {
         ticket: TicketId,
         member: Vec<u8>,
@@ -46,6 +41,13 @@ pub struct Done {
     pub result: Result<Reply, StoreError>,
 }
 
+/// How to reach the thread: decisions have a way of their own, which does not
+/// wake it when it will look anyway.
+struct Inlet {
+    jobs: mpsc::UnboundedSender<Job>,
+    decisions: Arc<Door>,
+}
+
 /// What both sides see.
 pub struct Shared {
     pub outbox: Outbox<Done>,
@@ -57,7 +59,7 @@ pub struct Shared {
     exiting: fn() -> bool,
     region: &'static Region,
     /// Of the thread that runs now; `None` when none does.
-    jobs: Mutex<Option<mpsc::UnboundedSender<Job>>>,
+    jobs: Mutex<Option<Inlet>>,
     pub health: Mutex<Option<Arc<Health>>>,
     socket: PathBuf,
     store: Store,
@@ -102,26 +104,52 @@ impl Shared {
         &self.socket
     }
 
+    /// Asks for a decision; starts the thread where none runs.
+    pub fn decide(
+        self: &Arc<Shared>,
+        ticket: TicketId,
+        asks: Vec<BucketAsk>,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        self.reach(|inlet| {
+            inlet.decisions.ask(Question {
+                asks,
+                deadline,
+                asked: Instant::now(),
+                whom: Whom::Ticket(ticket.pack()),
+            });
+        })
+    }
+
     /// Hands a job over; starts the thread where none runs.
-    pub fn submit(self: &Arc<Shared>, mut job: Job) -> Result<(), String> {
+    pub fn submit(self: &Arc<Shared>, job: Job) -> Result<(), String> {
+        // Not closed, so it does not fail.
+        self.reach(|inlet| drop(inlet.jobs.send(job)))
+    }
+
+    /// `hand` is called once, and what it hands over is answered, or not at all.
+    fn reach(self: &Arc<Shared>, hand: impl FnOnce(&Inlet)) -> Result<(), String> {
         self.under_way.fetch_add(1, Ordering::AcqRel);
+        let said = |error| {
+            self.under_way.fetch_sub(1, Ordering::AcqRel);
+            Err(error)
+        };
         for _ in 0..2 {
+            // The thread closes its end under this lock, or with its death.
             let mut jobs = self.jobs.lock();
-            if let Some(tx) = jobs.as_ref() {
-                match tx.send(job) {
-                    Ok(()) => return Ok(()),
-                    Err(back) => job = back.0,
+            match jobs.as_ref() {
+                Some(inlet) if !inlet.jobs.is_closed() => {
+                    hand(inlet);
+                    return Ok(());
                 }
+                _ => *jobs = None,
             }
-            *jobs = None;
             drop(jobs);
             if let Err(e) = start(self) {
-                self.under_way.fetch_sub(1, Ordering::AcqRel);
-                return Err(e);
+                return said(e);
             }
         }
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
-        Err("the background thread does not start".into())
+        said("the background thread does not start".into())
     }
 
     /// nginx has told this worker to quit.
@@ -148,6 +176,17 @@ impl Shared {
     /// Whether another worker was started in this process, in place of this one.
     pub fn is_replaced(&self) -> bool {
         self.quitting.load(Ordering::Acquire) && !(self.exiting)() // written by `quit`
+    }
+
+    /// The decisions of one call: nginx is woken once.
+    fn answer(&self, answered: &mut Vec<Answered>) {
+        let n = answered.len() as u64;
+        self.outbox.extend(answered.drain(..).map(|it| Done {
+            ticket: TicketId::unpack(it.ticket),
+            took: it.took,
+            result: it.result,
+        }));
+        self.under_way.fetch_sub(n, Ordering::AcqRel);
     }
 
     fn idle(&self) -> bool {
@@ -222,7 +261,11 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), String> {
     } else {
         bind(shared)
     };
-    *shared.jobs.lock() = Some(tx);
+    let decisions = Arc::new(Door::default());
+    *shared.jobs.lock() = Some(Inlet {
+        jobs: tx,
+        decisions: Arc::clone(&decisions),
+    });
     let shared = Arc::clone(shared);
     spawn("sluice", move || {
         let rt = match tokio::runtime::Builder::new_current_thread()
@@ -237,21 +280,22 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), String> {
             }
         };
         let local = tokio::task::LocalSet::new();
-        local.block_on(&rt, run(shared, rx, listener));
+        local.block_on(&rt, run(shared, rx, decisions, listener));
     })
 }
 
 async fn run(
     shared: Arc<Shared>,
     mut jobs: mpsc::UnboundedReceiver<Job>,
+    decisions: Arc<Door>,
     listener: Option<Listener>,
 ) {
     let bridge = listener.map(|l| tokio::task::spawn_local(l.serve(shared.waker.clone())));
-    let client = shared
-        .store
-        .url
-        .is_some()
-        .then(|| Client::new(&shared.store));
+    let client = shared.store.url.is_some().then(|| {
+        let answers = Arc::clone(&shared);
+        let outlet = Box::new(move |answered: &mut Vec<Answered>| answers.answer(answered));
+        Client::behind(Arc::clone(&decisions), outlet, &shared.store)
+    });
     let client = client.and_then(|made| match made {
         Ok(c) => Some(c),
         Err(e) => {
@@ -259,6 +303,9 @@ async fn run(
             None
         }
     });
+    if client.is_none() {
+        tokio::task::spawn_local(refuse(Arc::clone(&shared), decisions));
+    }
     if let Some(c) = &client {
         *shared.health.lock() = Some(c.health());
     }
@@ -283,8 +330,7 @@ async fn run(
                     }
                 }
                 if shared.is_quitting() && shared.idle() {
-                    // Nobody sends between this and the next line but by `submit`, which finds the
-                    // channel closed and starts another thread.
+                    // Whoever asks from here on finds no thread and starts another one.
                     *shared.jobs.lock() = None;
                     jobs.close();
                     while let Ok(job) = jobs.try_recv() {
@@ -306,27 +352,33 @@ async fn run(
     }
 }
 
+fn no_store() -> StoreError {
+    StoreError::Unavailable("no store is configured".into())
+}
+
+/// Answers decisions where there is nobody to ask.
+async fn refuse(shared: Arc<Shared>, decisions: Arc<Door>) {
+    let mut questions = Vec::new();
+    loop {
+        decisions.take(&mut questions).await;
+        for question in questions.drain(..) {
+            if let Whom::Ticket(ticket) = question.whom {
+                shared.finish(Done {
+                    ticket: TicketId::unpack(ticket),
+                    took: Duration::ZERO,
+                    result: Err(no_store()),
+                });
+            }
+        }
+    }
+}
+
 fn carry_out(shared: &Arc<Shared>, client: Option<&Client>, job: Job) {
     let shared = Arc::clone(shared);
-    let Some(client) = client.cloned() else {
-        let (Job::Decide { ticket, .. } | Job::Ban { ticket, .. } | Job::Unban { ticket, .. }) =
-            job;
-        let result = Err(StoreError::Unavailable("no store is configured".into()));
-        shared.finish(Done {
-            ticket,
-            took: Duration::ZERO,
-            result,
-        });
-        return;
-    };
+    let client = client.cloned();
     tokio::task::spawn_local(async move {
         let began = Instant::now();
         let (ticket, result) = match job {
-            Job::Decide {
-                ticket,
-                asks,
-                deadline,
-            } => (ticket, client.decide(&asks, deadline).await),
             Job::Ban {
                 ticket,
                 member,
@@ -334,10 +386,11 @@ fn carry_out(shared: &Arc<Shared>, client: Option<&Client>, job: Job) {
                 deadline,
             } => (
                 ticket,
-                client
-                    .ban(&member, until_unix, deadline)
-                    .await
-                    .map(|()| NO_BUCKETS),
+                match &client {
+                    Some(client) => client.ban(&member, until_unix, deadline).await,
+                    None => Err(no_store()),
+                }
+                .map(|()| NO_BUCKETS),
             ),
             Job::Unban {
                 ticket,
@@ -345,7 +398,11 @@ fn carry_out(shared: &Arc<Shared>, client: Option<&Client>, job: Job) {
                 deadline,
             } => (
                 ticket,
-                client.unban(&member, deadline).await.map(|_| NO_BUCKETS),
+                match &client {
+                    Some(client) => client.unban(&member, deadline).await,
+                    None => Err(no_store()),
+                }
+                .map(|_| NO_BUCKETS),
             ),
         };
         shared.finish(Done {

@@ -7,6 +7,8 @@
 //! it is a failure and `on_error` decides, since asking again could charge a
 //! client twice. Bans are the same however often they are written, and are repeated.
 //!
+//! Decisions share calls, see [`super::group`].
+//!
 //! One task keeps the connection: it makes it anew as soon as it is lost, asks
 //! something on an idle one every ten seconds so that nobody between forgets
 //! it, and makes the breaker's attempts, which run the script with a write.
@@ -16,17 +18,18 @@ use super::breaker::Breaker;
 use super::connect::{Connector, Link};
 pub use super::errors::StoreError;
 use super::errors::{Judgement, judge};
+use super::group::{self, Door, Outlet, Question, Whom};
 pub use super::health::Health;
 use super::keeper::keep;
 use super::scripts::{self, Arguments, BUCKET, BucketAsk, Reply};
 use crate::domain::config::Store;
 use redis::{Cmd, RedisError, RedisResult, Value};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
-use tokio::task::spawn_local;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{timeout, timeout_at};
 
 /// For connecting in the background, where no request waits.
@@ -53,12 +56,21 @@ pub(super) struct Inner {
     bans: String,
     timeout: Duration,
     pub(super) start: Instant,
+    door: Arc<Door>,
+    pub(super) outlet: Outlet,
+    /// The task that makes the calls.
+    calls: OnceCell<AbortHandle>,
 }
 
 impl Client {
     /// Starts to connect in the background. Must be called inside the runtime's
     /// `LocalSet`. Errors are sentences about the configuration.
     pub fn new(store: &Store) -> Result<Client, String> {
+        Client::behind(Arc::default(), Box::new(|_| {}), store)
+    }
+
+    /// The same, for questions that other threads put at `door`; answers to tickets go to `outlet`.
+    pub fn behind(door: Arc<Door>, outlet: Outlet, store: &Store) -> Result<Client, String> {
         let probe = BucketAsk {
             key: format!("{}:probe", store.prefix),
             emission_us: 1.0,
@@ -80,8 +92,13 @@ impl Client {
             bans: format!("{}:bans", store.prefix),
             timeout: store.timeout,
             start: Instant::now(),
+            door: door.clone(),
+            outlet,
+            calls: OnceCell::new(),
         });
         spawn_local(keep(Rc::downgrade(&inner), work));
+        let calls = spawn_local(group::serve(Rc::downgrade(&inner), door));
+        inner.calls.get_or_init(|| calls.abort_handle());
         Ok(Client(inner))
     }
 
@@ -89,17 +106,28 @@ impl Client {
         self.0.health.clone()
     }
 
-    /// Decides over all of `asks`, all or nothing, in one call.
+    /// Decides over all of `asks`, all or nothing, in a call that it may share.
     pub async fn decide(&self, asks: &[BucketAsk], deadline: Instant) -> Result<Reply, StoreError> {
-        self.run_bucket(&scripts::bucket_arguments(asks), asks.len(), deadline)
-            .await
+        let (tell, mut told) = oneshot::channel();
+        self.0.door.ask(Question {
+            asks: asks.to_vec(),
+            deadline,
+            asked: Instant::now(),
+            whom: Whom::Caller(tell),
+        });
+        // The call tells in time, but nobody does while one with a later deadline is under way.
+        let result = timeout_at(deadline.into(), &mut told).await;
+        match result.map_err(|_| told.try_recv()) {
+            Ok(Ok(result)) | Err(Ok(result)) => result,
+            Ok(Err(_)) => Err(StoreError::Unavailable("the client is gone".to_owned())),
+            // Counted here and, since `told` is gone then, not there.
+            Err(Err(_)) => Err(self.0.failed(&late())),
+        }
     }
 
     /// Redis's clock, µs since 1970.
     pub async fn time_us(&self, deadline: Instant) -> Result<u64, StoreError> {
-        self.run_bucket(&Arguments::default(), 0, deadline)
-            .await
-            .map(|reply| reply.now_us)
+        self.decide(&[], deadline).await.map(|reply| reply.now_us)
     }
 
     /// Writes `member` to `<prefix>:bans`. `until_unix` `None`: for ever.
@@ -125,24 +153,6 @@ impl Client {
         Ok(self.command(&command, deadline).await? == Value::Int(1))
     }
 
-    async fn run_bucket(
-        &self,
-        arguments: &Arguments,
-        buckets: usize,
-        deadline: Instant,
-    ) -> Result<Reply, StoreError> {
-        let call = async |link: Rc<Link>| BUCKET.run(&mut link.mux(), arguments).await;
-        let value = self.ask(call, false, deadline).await?;
-        scripts::bucket_reply(&value, buckets).ok_or_else(|| {
-            let why = "Redis answers the bucket script with something else".to_owned();
-            self.0.failed(&Judgement {
-                error: StoreError::Script(why),
-                definite: false,
-                reconnect: true,
-            })
-        })
-    }
-
     async fn command(&self, command: &Cmd, deadline: Instant) -> Result<Value, StoreError> {
         let call = async |link: Rc<Link>| {
             link.mux()
@@ -150,21 +160,22 @@ impl Client {
                 .await
                 .and_then(Value::extract_error)
         };
-        self.ask(call, true, deadline).await
+        self.ask(call, deadline).await
     }
 
-    /// Asks once, and once more where that cannot do harm.
+    /// Asks once, and once more where the connection broke off: twice is as good as once. That a
+    /// command is refused says nothing about decisions.
     async fn ask(
         &self,
         call: impl AsyncFn(Rc<Link>) -> RedisResult<Value>,
-        idempotent: bool,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
         let inner = &*self.0;
         let mut again = true;
         loop {
-            let link = inner.connected(deadline).await?;
-            let written = link.written();
+            let link = timeout_at(deadline.into(), inner.connected())
+                .await
+                .map_err(|_| inner.failed(&late()))??;
             let _under_way = link.call();
             match timeout_at(deadline.into(), call(link.clone())).await {
                 Ok(Ok(value)) => {
@@ -174,11 +185,9 @@ impl Client {
                 }
                 Ok(Err(error)) if error.is_io_error() => {
                     link.close();
-                    if again && (idempotent || link.written() == written) {
-                        again = false;
-                        continue;
+                    if !std::mem::take(&mut again) {
+                        return Err(inner.failed(&judge(&error)));
                     }
-                    return Err(inner.failed(&judge(&error)));
                 }
                 Ok(Err(error)) => {
                     let judgement = judge(&error);
@@ -186,13 +195,7 @@ impl Client {
                     if judgement.reconnect {
                         link.close();
                     }
-                    // That a ban is refused says nothing about decisions.
-                    let decision = !idempotent;
-                    return Err(if decision {
-                        inner.failed(&judgement)
-                    } else {
-                        judgement.error
-                    });
+                    return Err(judgement.error);
                 }
                 Err(_) => return Err(inner.failed(&late())),
             }
@@ -200,7 +203,7 @@ impl Client {
     }
 }
 
-fn late() -> Judgement {
+pub(super) fn late() -> Judgement {
     Judgement {
         error: StoreError::Timeout,
         definite: false,
@@ -217,8 +220,8 @@ impl Inner {
         self.link.borrow().clone().filter(|link| !link.is_closed())
     }
 
-    /// The connection, waiting for it as long as the request may.
-    async fn connected(&self, deadline: Instant) -> Result<Rc<Link>, StoreError> {
+    /// The connection, as soon as there is one; an error as soon as nobody is to ask.
+    pub(super) async fn connected(&self) -> Result<Rc<Link>, StoreError> {
         loop {
             if self.breaker.borrow().is_open() {
                 let why = self.health.last_error().unwrap_or_default();
@@ -230,17 +233,12 @@ impl Inner {
                 }
                 link.close();
             }
-            if timeout_at(deadline.into(), self.changed.notified())
-                .await
-                .is_err()
-            {
-                return Err(self.failed(&late()));
-            }
+            self.changed.notified().await;
         }
     }
 
     /// A request failed.
-    fn failed(&self, judgement: &Judgement) -> StoreError {
+    pub(super) fn failed(&self, judgement: &Judgement) -> StoreError {
         let opened = self
             .breaker
             .borrow_mut()
@@ -318,5 +316,8 @@ fn definite(error: &RedisError) -> Judgement {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.work.notify_one();
+        if let Some(calls) = self.calls.get() {
+            calls.abort();
+        }
     }
 }

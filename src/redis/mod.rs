@@ -2,6 +2,7 @@
 //! configuration, lists and bans come from.
 //!
 //! - [`client`]: decisions, within a request's budget; [`breaker`] keeps an outage from costing more.
+//! - [`group`]: decisions that come while a call is under way share the next one.
 //! - [`scripts`]: `bucket.lua` and how it is called. Its specification is
 //!   [`crate::domain::bucket::spent`].
 //! - [`sync`]: what changes in Redis reaches the gateway. Connections of its own, so
@@ -13,6 +14,7 @@ pub mod breaker;
 pub mod client;
 mod connect;
 mod errors;
+pub mod group;
 mod health;
 mod keeper;
 pub mod scripts;
@@ -25,4 +27,5 @@ pub(crate) mod fixture;
 mod tests;
 
 pub use client::{Client, Health, StoreError};
+pub use group::{Answered, Door, Question, Whom};
 pub use scripts::{BucketAsk, BucketSays, Reply};

@@ -8,6 +8,7 @@ pub use crate::domain::bucket::spent::Says as BucketSays;
 use crate::domain::bucket::spent::{self, Ask};
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// One bucket of one decision.
@@ -78,7 +79,7 @@ pub static BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!(
 #[derive(Default)]
 pub struct Arguments {
     pub keys: Vec<String>,
-    pub values: Vec<String>,
+    pub values: Vec<Vec<u8>>,
 }
 
 impl Arguments {
@@ -114,55 +115,101 @@ impl BucketAsk {
     }
 }
 
+/// The most buckets of a call of several decisions: a byte names one. Redis is
+/// held for half a millisecond by so many.
+pub const MOST_BUCKETS: usize = 127;
+/// In the plan: the last bucket of its decision.
+const LAST: u8 = 128;
+
+/// The five words of a limit.
+fn limit(ask: &Ask) -> [Vec<u8>; 5] {
+    let mut emission = String::new();
+    spent::push_plain(ask.emission_us, &mut emission);
+    [
+        emission.into_bytes(),
+        ask.capacity.to_string().into_bytes(),
+        ask.cost.to_string().into_bytes(),
+        ask.since_us.to_string().into_bytes(),
+        vec![b'0' + u8::from(ask.shadow)],
+    ]
+}
+
 /// The call that decides over `asks`.
 pub fn bucket_arguments(asks: &[BucketAsk]) -> Arguments {
     let mut arguments = Arguments::default();
     for bucket in asks {
-        let ask = bucket.ask();
         arguments.keys.push(bucket.key.clone());
-        let mut emission = String::new();
-        spent::push_plain(ask.emission_us, &mut emission);
-        arguments.values.extend([
-            emission,
-            ask.capacity.to_string(),
-            ask.cost.to_string(),
-            ask.since_us.to_string(),
-            u8::from(ask.shadow).to_string(),
-        ]);
+        arguments.values.extend(limit(&bucket.ask()));
     }
     arguments
 }
 
-/// Reads the reply to `bucket_arguments` of that many buckets. `None`: it is
-/// not one.
-pub fn bucket_reply(value: &Value, buckets: usize) -> Option<Reply> {
+/// The call that decides over each of `decisions`, in this order; none is
+/// empty. Several are at most `MOST_BUCKETS` together.
+pub fn group_arguments(decisions: &[&[BucketAsk]]) -> Arguments {
+    if let [one] = decisions {
+        return bucket_arguments(one);
+    }
+    let mut arguments = Arguments::default();
+    let mut plan = Vec::new();
+    let mut limits: Vec<Ask> = Vec::new();
+    let mut keys: HashMap<&str, u8> = HashMap::new();
+    for asks in decisions {
+        for bucket in *asks {
+            let ask = bucket.ask();
+            let known = limits.iter().position(|known| *known == ask);
+            let at = known.unwrap_or_else(|| {
+                arguments.values.extend(limit(&ask));
+                limits.push(ask);
+                limits.len() - 1
+            });
+            let key = *keys.entry(&bucket.key).or_insert_with(|| {
+                arguments.keys.push(bucket.key.clone());
+                arguments.keys.len() as u8
+            });
+            plan.extend([at as u8 + 1, key]);
+        }
+        let last = plan.len() - 2;
+        plan[last] |= LAST;
+    }
+    debug_assert!(plan.len() <= 2 * MOST_BUCKETS);
+    arguments.values.push(plan);
+    arguments
+}
+
+/// Reads the reply to decisions over so many buckets each. `None`: it is not one.
+pub fn group_reply(value: &Value, buckets: impl Iterator<Item = usize>) -> Option<Vec<Reply>> {
     let Value::Array(items) = value else {
         return None;
     };
-    let numbers: Vec<u64> = items
-        .iter()
-        .map(|item| match item {
-            Value::Int(number) => u64::try_from(*number).ok(),
-            _ => None,
-        })
-        .collect::<Option<_>>()?;
-    let [now_us, admitted, rest @ ..] = numbers.as_slice() else {
-        return None;
-    };
-    if rest.len() != 3 * buckets {
-        return None;
+    let mut numbers = items.iter().map(|item| match item {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    });
+    let mut next = || numbers.next().flatten();
+    let now_us = next()?;
+    let mut replies = Vec::with_capacity(buckets.size_hint().0);
+    for buckets in buckets {
+        let mut reply = Reply {
+            admitted: next()? != 0,
+            buckets: Vec::with_capacity(buckets),
+            now_us,
+        };
+        for _ in 0..buckets {
+            let bits = next()?;
+            reply.buckets.push(BucketSays {
+                admitted: bits & 1 != 0,
+                damaged: bits & 2 != 0,
+                remaining: u32::try_from(next()?).ok()?,
+                wait_us: next()?,
+            });
+        }
+        replies.push(reply);
     }
-    let says = |three: &[u64]| {
-        Some(BucketSays {
-            admitted: three[0] & 1 != 0,
-            damaged: three[0] & 2 != 0,
-            remaining: u32::try_from(three[1]).ok()?,
-            wait_us: three[2],
-        })
-    };
-    Some(Reply {
-        admitted: *admitted != 0,
-        buckets: rest.chunks_exact(3).map(says).collect::<Option<_>>()?,
-        now_us: *now_us,
-    })
+    numbers.next().is_none().then_some(replies)
+}
+
+/// Reads the reply to `bucket_arguments` of that many buckets.
+pub fn bucket_reply(value: &Value, buckets: usize) -> Option<Reply> {
+    group_reply(value, std::iter::once(buckets))?.pop()
 }

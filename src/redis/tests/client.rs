@@ -6,7 +6,7 @@ use crate::redis::fixture::{Server, free_port, installed};
 use std::process::Command;
 
 /// A number of `INFO commandstats`: calls, or failed_calls, of a command.
-fn stat(server: &Server, command: &str, field: &str) -> u64 {
+pub(super) fn stat(server: &Server, command: &str, field: &str) -> u64 {
     let info: String = server.run("INFO commandstats");
     let line = info
         .lines()

@@ -1,5 +1,6 @@
 //! Against a real Redis, and the scripts in an embedded LuaJIT.
 mod client;
+mod group;
 mod recorder;
 mod script;
 mod sync;

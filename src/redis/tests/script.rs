@@ -128,8 +128,8 @@ fn held() -> impl Strategy<Value = Option<Held>> {
 #[derive(Clone, Debug)]
 struct Trace {
     start: BTreeMap<usize, Option<Held>>,
-    /// Time since the last call, and asks on distinct keys.
-    calls: Vec<(u64, BTreeMap<usize, Ask>)>,
+    /// Time since the last call, and the decisions of this one: asks on distinct keys each.
+    calls: Vec<(u64, Vec<BTreeMap<usize, Ask>>)>,
 }
 
 const KEYS: usize = 4;
@@ -140,7 +140,8 @@ fn trace() -> impl Strategy<Value = Trace> {
         let pause = prop_oneof![0u64..10, 0u64..2_000_000, 0u64..10_000_000_000];
         let asks = prop::collection::btree_map(0..KEYS, ask(limits), 1..=3);
         let start = prop::collection::btree_map(0..KEYS, held(), 0..=KEYS);
-        let calls = prop::collection::vec((pause, asks), 1..25);
+        let group = prop::collection::vec(asks, 1..=5);
+        let calls = prop::collection::vec((pause, group), 1..25);
         (start, calls).prop_map(|(start, calls)| Trace { start, calls })
     })
 }
@@ -167,8 +168,40 @@ fn bucket(index: usize, ask: &Ask) -> BucketAsk {
     }
 }
 
-/// Applies a call to the model; returns what the script must answer.
+/// The call that decides over each of `group`.
+fn arguments(group: &[BTreeMap<usize, Ask>]) -> scripts::Arguments {
+    let buckets = |asks: &BTreeMap<usize, Ask>| -> Vec<_> {
+        asks.iter()
+            .map(|(index, ask)| bucket(*index, ask))
+            .collect()
+    };
+    let decisions: Vec<_> = group.iter().map(buckets).collect();
+    let decisions: Vec<_> = decisions.iter().map(|it| &**it).collect();
+    scripts::group_arguments(&decisions)
+}
+
+fn replies(value: &Value, group: &[BTreeMap<usize, Ask>]) -> Vec<scripts::Reply> {
+    scripts::group_reply(value, group.iter().map(BTreeMap::len)).expect("a reply")
+}
+
+/// Applies the decisions of a call to the model, one after the other; returns what the script must
+/// answer and the expiries that it must set.
 fn expected(
+    model: &mut BTreeMap<usize, Held>,
+    group: &[BTreeMap<usize, Ask>],
+    now_us: u64,
+) -> (Vec<scripts::Reply>, BTreeMap<usize, u64>) {
+    let mut expiries = BTreeMap::new();
+    let mut replies = Vec::new();
+    for asks in group {
+        let (reply, more) = expected_of_one(model, asks, now_us);
+        replies.push(reply);
+        expiries.extend(more);
+    }
+    (replies, expiries)
+}
+
+fn expected_of_one(
     model: &mut BTreeMap<usize, Held>,
     asks: &BTreeMap<usize, Ask>,
     now_us: u64,
@@ -264,22 +297,22 @@ mod luajit {
             self.table("wrong").set(key(index), list).expect("set");
         }
 
-        fn call(&self, asks: &BTreeMap<usize, Ask>, now_us: u64) -> scripts::Reply {
-            let buckets: Vec<_> = asks
-                .iter()
-                .map(|(index, ask)| bucket(*index, ask))
-                .collect();
-            let arguments = scripts::bucket_arguments(&buckets);
+        fn call(&self, group: &[BTreeMap<usize, Ask>], now_us: u64) -> Vec<scripts::Reply> {
+            let arguments = arguments(group);
             let globals = self.lua.globals();
             globals.set("now", now_us as f64).expect("set");
-            globals.set("KEYS", arguments.keys.clone()).expect("set");
-            globals.set("ARGV", arguments.values.clone()).expect("set");
+            globals.set("KEYS", arguments.keys).expect("set");
+            let values = arguments.values.iter();
+            let values = values.map(|it| self.lua.create_string(it).expect("a string"));
+            globals
+                .set("ARGV", values.collect::<Vec<_>>())
+                .expect("set");
             let reply: Vec<f64> = self.script.call(()).expect("it runs");
             let reply = reply.into_iter().map(|number| {
                 assert_eq!(number, number.trunc(), "Redis would cut it");
                 Value::Int(number as i64)
             });
-            scripts::bucket_reply(&Value::Array(reply.collect()), asks.len()).expect("a reply")
+            replies(&Value::Array(reply.collect()), group)
         }
     }
 
@@ -296,10 +329,10 @@ mod luajit {
                 }
             }
             let mut now_us = NOW;
-            for (pause, asks) in &trace.calls {
+            for (pause, group) in &trace.calls {
                 now_us += pause;
-                let (reply, expiries) = expected(&mut model, asks, now_us);
-                prop_assert_eq!(fake.call(asks, now_us), reply);
+                let (replies, expiries) = expected(&mut model, group, now_us);
+                prop_assert_eq!(fake.call(group, now_us), replies);
                 for (index, expire_ms) in expiries {
                     let value: mlua::LuaString = fake.table("data").get(key(index)).expect("set");
                     let Some(Held::Text(text)) = model.get(&index) else { unreachable!() };
@@ -322,10 +355,14 @@ mod luajit {
             since_us: 0,
             shadow: false,
         };
-        let asks = BTreeMap::from([(0, ask)]);
-        assert!(fake.call(&asks, NOW).admitted);
+        let asks = [BTreeMap::from([(0, ask)])];
+        assert!(fake.call(&asks, NOW)[0].admitted);
         fake.table("expiry").set(key(0), "untouched").expect("set");
-        assert!(!fake.call(&asks, NOW + 500_000).admitted);
+        assert!(!fake.call(&asks, NOW + 500_000)[0].admitted);
+        // Nor does a call of several.
+        let refused = |replies: &[scripts::Reply]| replies.iter().all(|it| !it.admitted);
+        let both = [asks[0].clone(), asks[0].clone()];
+        assert!(refused(&fake.call(&both, NOW + 600_000)));
         assert_eq!(
             fake.table("expiry").get::<String>(key(0)).expect("set"),
             "untouched"
@@ -371,21 +408,16 @@ fn script_and_arithmetic_agree_in_redis() {
             .expect("set");
             model.extend(held.map(|held| (index, held)));
         }
-        for (_, mut asks) in trace.calls {
-            for ask in asks.values_mut() {
+        for (_, mut group) in trace.calls {
+            for ask in group.iter_mut().flat_map(BTreeMap::values_mut) {
                 ask.since_us = shift(ask.since_us.min(2 * NOW), now_us);
             }
-            let buckets: Vec<_> = asks
-                .iter()
-                .map(|(index, ask)| bucket(*index, ask))
-                .collect();
-            let arguments = scripts::bucket_arguments(&buckets);
             let value = runtime
-                .block_on(BUCKET.run(&mut conn, &arguments))
+                .block_on(BUCKET.run(&mut conn, &arguments(&group)))
                 .expect("a value");
-            let reply = scripts::bucket_reply(&value, asks.len()).expect("a reply");
-            let (must, expiries) = expected(&mut model, &asks, reply.now_us);
-            assert_eq!(reply, must);
+            let replies = replies(&value, &group);
+            let (must, expiries) = expected(&mut model, &group, replies[0].now_us);
+            assert_eq!(replies, must);
             for (index, expire_ms) in expiries {
                 let text: Vec<u8> = redis::cmd("GET")
                     .arg(key(index))
