@@ -290,6 +290,16 @@ pub fn findings(run: &Run, capacity: Option<f64>) -> Vec<Finding> {
         let goal = at_least(share, bound, format!("{:.0} %", bound * 100.0));
         find("throughput, share of C", percent(share), None, goal);
     }
+    if let Some(left) = &run.left {
+        let held = left.in_flight + left.waiting.iter().sum::<u64>();
+        let goal = at_most(held as f64, 0.0, "0".into());
+        find(
+            "slots and places held after all",
+            held.to_string(),
+            None,
+            goal,
+        );
+    }
     all
 }
 
@@ -404,6 +414,19 @@ mod tests {
             }
         });
         assert_eq!(missed(&killed), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_slot_that_is_never_given_back_is_found() {
+        let mut leaking = run("5x-16", |_, _, _| ());
+        leaking.left = Some(crate::record::Gateway::default());
+        assert_eq!(missed(&leaking).1, Vec::<&str>::new());
+        leaking.left = Some(crate::record::Gateway {
+            limit: 16.0,
+            in_flight: 1,
+            waiting: vec![0; 4],
+        });
+        assert_eq!(missed(&leaking).1, ["slots and places held after all"]);
     }
 
     #[test]

@@ -530,18 +530,5 @@ impl Text {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_is_filled_in() {
-        let class = "name=a,rate=1,method=POST,path=/p/{n}?c={client},header=X-User: u{client}";
-        let mut text = Vec::new();
-        Text::new(&Class::parse(class).unwrap()).write(&mut text, 7, 31);
-        assert_eq!(
-            String::from_utf8(text).unwrap(),
-            "POST /p/7?c=31 HTTP/1.1\r\nHost: shop.test\r\nX-User: u31\r\n\
-             Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-        );
-    }
-}
+#[path = "load_tests.rs"]
+mod tests;

@@ -16,6 +16,8 @@ pub struct Run {
     pub generator: Generator,
     pub kill: Option<Kill>,
     pub samples: Vec<Sample>,
+    /// The gateway's state some time after the last request was over.
+    pub left: Option<Gateway>,
     pub metrics: String,
 }
 

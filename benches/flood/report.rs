@@ -216,6 +216,7 @@ fn record(scenario: &Scenario, results: &Results, seen: Seen) -> Run {
         },
         kill: seen.kill,
         samples: seen.samples,
+        left: seen.left,
         metrics: seen.metrics,
     }
 }

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_millis(500);
 /// Longer than this nobody is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long after the last request a gateway should hold nothing any more.
+const AFTER_ALL: Duration = Duration::from_secs(2);
 /// What /proc counts in; it is the same on every Linux.
 const TICKS_PER_S: f64 = 100.0;
 
@@ -25,6 +27,11 @@ const TICKS_PER_S: f64 = 100.0;
 pub struct Killed(OnceLock<(u32, Instant)>);
 
 impl Killed {
+    #[cfg(test)]
+    pub fn of(worker: u32) -> Killed {
+        Killed(OnceLock::from((worker, Instant::now())))
+    }
+
     pub fn get(&self) -> Option<(u32, Instant)> {
         self.0.get().copied()
     }
@@ -35,6 +42,8 @@ impl Killed {
 pub struct Seen {
     pub samples: Vec<Sample>,
     pub kill: Option<Kill>,
+    /// The gateway's state some time after the last request was over.
+    pub left: Option<Gateway>,
     /// The gateway's metrics at the end, as it gave them.
     pub metrics: String,
 }
@@ -85,6 +94,9 @@ fn watch(scenario: &Scenario, start: Instant, killed: &Killed, stop: &AtomicBool
         });
     }
     if let Some(status) = scenario.status {
+        // Whatever was given up has left the backend by then.
+        thread::sleep(AFTER_ALL);
+        seen.left = gateway(status);
         seen.metrics = get(status, "/metrics").unwrap_or_default();
     }
     seen
