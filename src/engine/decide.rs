@@ -565,10 +565,8 @@ fn shed<'r, X: Exchange<'r>>(
     _reason: Reason,
     out: &mut Answer,
 ) {
-    // Nobody who is refused counts as one of his user's.
-    if let Some(user) = w.tickets.get(d.ticket).and_then(|t| t.holds.user.take()) {
-        w.region.give_user(user);
-    }
+    // Nobody who is refused counts as one of his user's, or holds a slot until he is gone.
+    pools::give_back(w, d.ticket);
     close(w, x, &d, Verdict::Shed, "-", true);
     let retry_after_s = w.draw(1, 5);
     let degrade = d.pool().and_then(|p| p.degrade.as_ref());

@@ -44,3 +44,5 @@ pub mod worker;
 mod decide_tests;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod pools_tests;

@@ -230,6 +230,20 @@ pub fn heard(w: &mut Worker, ticket: TicketId, notice: Notice) {
     }
 }
 
+/// Gives back what a request holds before its end.
+pub fn give_back(w: &mut Worker, ticket: TicketId) {
+    let Some(t) = w.tickets.get(ticket) else {
+        return;
+    };
+    let (user, slot) = (t.holds.user.take(), t.holds.slot.take());
+    if let Some(user) = user {
+        w.region.give_user(user);
+    }
+    if let Some(slot) = slot {
+        drop_slot(w, slot);
+    }
+}
+
 /// Gives back a place in the queue, or a slot without a word about the backend.
 fn drop_slot(w: &Worker, slot: Slot) {
     if slot.held {

@@ -1,0 +1,451 @@
+//! Pools through whole decisions: what a request holds, and that it is given
+//! back whatever its way.
+use super::answer::Action;
+use super::decide;
+use super::fake::{Fake, blank, run, worker};
+use super::options::Options;
+use super::pools;
+use super::ticket::TicketId;
+use super::worker::Worker;
+use crate::domain::pool::View;
+use std::collections::HashSet;
+
+const ONE: &str = r#"
+[[pools]]
+name = "backend"
+limit = 1
+queue = { capacity = 1, max_wait = "5s" }
+"#;
+
+fn as_user(user: &'static str) -> Options<'static> {
+    Options {
+        user: Some(user.as_bytes()),
+        ..Options::default()
+    }
+}
+
+fn get(id: usize) -> Fake {
+    Fake::get(id, "203.0.113.7", "/")
+}
+
+/// Asks; the request lives on.
+fn ask(w: &mut Worker, x: &mut Fake, options: &Options<'static>) -> i32 {
+    let mut out = blank();
+    decide::access(w, x, options, &mut out);
+    out.action
+}
+
+fn end(w: &mut Worker, x: &mut Fake) {
+    for t in std::mem::take(&mut x.tickets) {
+        w.end(t);
+    }
+}
+
+fn view(w: &Worker) -> View {
+    let id = w.force.rules.pools[0].id;
+    let touched = w.region.pool(id, |p, now, _| p.view(now));
+    touched.expect("nobody else holds it").value
+}
+
+fn finished(w: &mut Worker) -> HashSet<u32> {
+    let mut all = HashSet::new();
+    w.finished(64, |index| {
+        all.insert(index);
+    });
+    all
+}
+
+const PROCEED: i32 = Action::Proceed as i32;
+const WAIT: i32 = Action::Wait as i32;
+const REFUSE: i32 = Action::Refuse as i32;
+
+#[test]
+fn who_waits_goes_on_when_the_slot_is_free() {
+    let mut w = worker(ONE);
+    let (mut a, mut b) = (get(1), get(2));
+    assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
+    assert_eq!(a.var("sluice_verdict"), "pass");
+    assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
+    assert_eq!(b.var("sluice_verdict"), "-");
+    assert_eq!(
+        (view(&w).in_flight, view(&w).waiting.iter().sum::<u32>()),
+        (1, 1)
+    );
+    assert!(finished(&mut w).is_empty());
+
+    end(&mut w, &mut a);
+    let ticket = b.tickets[0];
+    assert_eq!(finished(&mut w), HashSet::from([ticket.index]));
+    let mut out = blank();
+    decide::resume(&mut w, &mut b, ticket, false, &mut out);
+    assert_eq!((out.action, b.var("sluice_verdict")), (PROCEED, "pass"));
+    assert_eq!(
+        (view(&w).in_flight, view(&w).waiting.iter().sum::<u32>()),
+        (1, 0)
+    );
+    end(&mut w, &mut b);
+    assert_eq!(view(&w).in_flight, 0);
+}
+
+#[test]
+fn a_call_for_nothing_waits_on() {
+    let mut w = worker(ONE);
+    let (mut a, mut b) = (get(1), get(2));
+    ask(&mut w, &mut a, &Options::default());
+    ask(&mut w, &mut b, &Options::default());
+    let mut out = blank();
+    let ticket = b.tickets[0];
+    decide::resume(&mut w, &mut b, ticket, false, &mut out);
+    assert_eq!(out.action, WAIT);
+    assert!((4.0..=5.0).contains(&out.seconds), "{}", out.seconds);
+}
+
+#[test]
+fn who_has_waited_long_enough_is_told_to_come_back() {
+    let mut w = worker(ONE);
+    let (mut a, mut b) = (get(1), get(2));
+    ask(&mut w, &mut a, &Options::default());
+    ask(&mut w, &mut b, &Options::default());
+    let mut out = blank();
+    let ticket = b.tickets[0];
+    decide::resume(&mut w, &mut b, ticket, true, &mut out);
+    assert_eq!((out.action, out.status), (REFUSE, 503));
+    assert_eq!(b.var("sluice_verdict"), "shed");
+    let wait: u64 = b.set["Retry-After"].parse().expect("seconds");
+    assert!((1..=5).contains(&wait), "{wait}");
+    assert_eq!(b.set["Cache-Control"], "no-store");
+    let body: serde_json::Value =
+        serde_json::from_slice(&out.body[..out.body_len as usize]).expect("JSON");
+    assert_eq!(
+        (&body["type"], &body["status"]),
+        (&"about:blank".into(), &503.into())
+    );
+    assert_eq!(view(&w).waiting.iter().sum::<u32>(), 0);
+    // It holds nothing: its end changes nothing.
+    end(&mut w, &mut b);
+    assert_eq!(view(&w).in_flight, 1);
+}
+
+#[test]
+fn who_leaves_while_waiting_leaves_no_trace() {
+    let mut w = worker(ONE);
+    let (mut a, mut b) = (get(1), get(2));
+    ask(&mut w, &mut a, &Options::default());
+    ask(&mut w, &mut b, &Options::default());
+    end(&mut w, &mut b);
+    assert_eq!(view(&w).waiting.iter().sum::<u32>(), 0);
+    end(&mut w, &mut a);
+    assert_eq!((view(&w).in_flight, w.tickets.out()), (0, 0));
+}
+
+#[test]
+fn a_grant_for_somebody_who_left_unseen_is_given_back() {
+    // Of such there may wait a quarter of what may wait.
+    let mut w = worker(&ONE.replace("capacity = 1", "capacity = 4"));
+    let (mut a, mut b) = (get(1), get(2));
+    b.headers = vec![("content-length", "100000")];
+    ask(&mut w, &mut a, &Options::default());
+    assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
+    end(&mut w, &mut a);
+    finished(&mut w);
+    b.gone = true;
+    let mut out = blank();
+    let ticket = b.tickets[0];
+    decide::resume(&mut w, &mut b, ticket, false, &mut out);
+    assert_eq!(b.var("sluice_verdict"), "shed");
+    assert_eq!(view(&w).in_flight, 0);
+}
+
+#[test]
+fn what_is_shed_at_once_spends_nothing() {
+    let rule = "[[rules]]\nname = \"r\"\nrate = \"1/d\"\ncapacity = 10\n";
+    let mut w = worker(&format!("{ONE}{rule}"));
+    let spent = |w: &mut Worker| {
+        // A first look at the bucket, which costs one.
+        let (x, _) = run(w, Fake::get(99, "203.0.113.7", "/"), &Options::default());
+        x.set.get("RateLimit").cloned()
+    };
+    let (mut a, mut b) = (get(1), get(2));
+    ask(&mut w, &mut a, &Options::default());
+    ask(&mut w, &mut b, &Options::default());
+    for id in 3..9 {
+        let mut x = get(id);
+        // Another client's is not the longest sub-queue: the arrival gives way, or the waiter.
+        ask(&mut w, &mut x, &Options::default());
+        if x.var("sluice_verdict") == "shed" {
+            assert!(
+                !x.set.contains_key("RateLimit"),
+                "nothing was spent: {:?}",
+                x.set
+            );
+        }
+        end(&mut w, &mut x);
+    }
+    end(&mut w, &mut a);
+    end(&mut w, &mut b);
+    let field = spent(&mut w).expect("it passes now");
+    let left: u32 = field
+        .split_once("r=")
+        .and_then(|(_, rest)| rest.split(';').next()?.parse().ok())
+        .expect("a number");
+    // Two that were taken in, and the look itself; those that were taken in only to give way had
+    // spent, as somebody who waited has.
+    assert!((10 - 3 - 6..=10 - 3).contains(&left), "{left}");
+}
+
+#[test]
+fn a_refused_request_never_takes_a_slot() {
+    let rule = "[[rules]]\nname = \"r\"\nrate = \"1/d\"\ncapacity = 1\n";
+    let mut w = worker(&format!("{ONE}{rule}"));
+    let (mut a, mut b) = (get(1), get(2));
+    assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
+    assert_eq!(ask(&mut w, &mut b, &Options::default()), REFUSE);
+    assert_eq!(b.var("sluice_verdict"), "limited");
+    assert_eq!(
+        (view(&w).in_flight, view(&w).waiting.iter().sum::<u32>()),
+        (1, 0)
+    );
+}
+
+#[test]
+fn a_user_holds_so_many_of_level_0_and_then_goes_with_the_others() {
+    let toml = r#"
+        [priority]
+        user_cap = 2
+        [[priority.rules]]
+        name = "core"
+        level = 0
+        [[pools]]
+        name = "backend"
+        limit = 100
+    "#;
+    let mut w = worker(toml);
+    let mut all: Vec<Fake> = (1..=4).map(get).collect();
+    let mut levels = Vec::new();
+    for x in &mut all {
+        ask(&mut w, x, &as_user("alice"));
+        levels.push(x.var("sluice_level").to_owned());
+    }
+    assert_eq!(levels, ["0", "0", "1", "1"]);
+    let (x, _) = run(&mut w, get(9), &as_user("bob"));
+    assert_eq!(
+        x.var("sluice_level"),
+        "0",
+        "another user has slots of his own"
+    );
+    end(&mut w, &mut all[0]);
+    let (x, _) = run(&mut w, get(10), &as_user("alice"));
+    assert_eq!(x.var("sluice_level"), "0", "one has come back");
+    for x in &mut all {
+        end(&mut w, x);
+    }
+    assert_eq!((w.region.users_held(), view(&w).in_flight), (0, 0));
+}
+
+/// As nginx does it: cleanup, then log.
+fn logged(
+    w: &mut Worker,
+    x: &mut Fake,
+    status: &'static str,
+    upstream: (&'static str, &'static str),
+) {
+    x.status = status;
+    x.upstream = upstream;
+    end(w, x);
+    pools::log(w, x);
+}
+
+#[test]
+fn whose_client_left_keeps_the_slot_while_the_backend_works_on() {
+    let mut w = worker(ONE);
+    // The log phase has been seen, and what the route usually takes.
+    for id in 1..40 {
+        let mut x = get(id);
+        ask(&mut w, &mut x, &Options::default());
+        logged(&mut w, &mut x, "200", ("200", "30.000"));
+        assert_eq!(view(&w).in_flight, 0);
+    }
+    let mut x = get(1);
+    ask(&mut w, &mut x, &Options::default());
+    logged(&mut w, &mut x, "499", ("-", "0.001"));
+    assert_eq!((view(&w).in_flight, view(&w).ghosts), (1, 1));
+    // One that never came to the backend leaves none.
+    let mut w = worker(ONE);
+    let mut x = get(1);
+    ask(&mut w, &mut x, &Options::default());
+    logged(&mut w, &mut x, "499", ("", ""));
+    assert_eq!(view(&w).in_flight, 0);
+}
+
+#[test]
+fn where_no_log_handler_comes_the_slot_is_free_all_the_same() {
+    let mut w = worker(ONE);
+    let mut x = get(1);
+    ask(&mut w, &mut x, &Options::default());
+    logged(&mut w, &mut x, "200", ("200", "0.010"));
+    // From here on it is expected, and missing.
+    let mut x = get(2);
+    ask(&mut w, &mut x, &Options::default());
+    end(&mut w, &mut x);
+    assert_eq!(view(&w).in_flight, 1, "kept back for the log phase");
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    pools::release_unlogged(&w.shared, w.region);
+    assert_eq!(view(&w).in_flight, 0);
+    // A late log call gives nothing back twice.
+    pools::log(&mut w, &mut x);
+    let mut x = get(3);
+    assert_eq!(ask(&mut w, &mut x, &Options::default()), PROCEED);
+    logged(&mut w, &mut x, "200", ("", ""));
+    assert_eq!(view(&w).in_flight, 0);
+}
+
+#[test]
+fn without_nginxs_cleanup_the_log_phase_gives_back() {
+    let mut w = worker(ONE);
+    for id in 1..5 {
+        let mut x = Fake {
+            cleanup: false,
+            status: "200",
+            ..get(id)
+        };
+        assert_eq!(ask(&mut w, &mut x, &Options::default()), PROCEED);
+        pools::log(&mut w, &mut x);
+    }
+    assert_eq!((view(&w).in_flight, w.tickets.out()), (0, 0));
+}
+
+#[test]
+fn a_slot_may_go_with_the_header() {
+    let mut w = worker(&ONE.replace("limit = 1", "limit = 1\nrelease = \"headers\""));
+    let mut x = get(1);
+    ask(&mut w, &mut x, &Options::default());
+    assert_eq!(view(&w).in_flight, 1);
+    pools::header(&mut w, &mut x);
+    assert_eq!(view(&w).in_flight, 0);
+    pools::header(&mut w, &mut x);
+    end(&mut w, &mut x);
+    pools::log(&mut w, &mut x);
+    assert_eq!(view(&w).in_flight, 0);
+    // Only where it is asked for.
+    let mut w = worker(ONE);
+    let mut x = get(1);
+    ask(&mut w, &mut x, &Options::default());
+    pools::header(&mut w, &mut x);
+    assert_eq!(view(&w).in_flight, 1);
+}
+
+#[test]
+fn the_first_pool_that_matches_or_the_one_that_is_asked_for() {
+    let toml = r#"
+        [[pools]]
+        name = "api"
+        match = { path = "/api/*" }
+        limit = 1
+        [[pools]]
+        name = "rest"
+        unless = { path = "/free/*" }
+        limit = 1
+    "#;
+    let mut w = worker(toml);
+    let in_flight = |w: &Worker| -> Vec<u32> {
+        let pools = w.force.rules.pools.iter();
+        let view = |id| {
+            w.region
+                .pool(id, |p, now, _| p.view(now))
+                .expect("free")
+                .value
+        };
+        pools.map(|p| view(p.id).in_flight).collect()
+    };
+    let named = |name: &'static str| Options {
+        pool: Some(name.as_bytes()),
+        ..Options::default()
+    };
+    let rows = [
+        ("/api/a", Options::default(), [1, 0]),
+        ("/b", Options::default(), [0, 1]),
+        ("/free/c", Options::default(), [0, 0]),
+        ("/b", named("api"), [1, 0]),
+        ("/b", named("none"), [0, 1]),
+    ];
+    for (uri, options, expected) in rows {
+        let mut x = Fake::get(1, "203.0.113.7", uri);
+        ask(&mut w, &mut x, &options);
+        assert_eq!(in_flight(&w), expected, "{uri} {options:?}");
+        end(&mut w, &mut x);
+        assert_eq!(in_flight(&w), [0, 0]);
+    }
+    assert!(
+        w.shared.messages.pop().is_some(),
+        "a line about the unknown pool"
+    );
+}
+
+#[test]
+fn an_allowed_client_takes_a_slot_like_others() {
+    let mut w = worker(&format!(
+        "lists = {{ allowlist = [\"203.0.113.7\"] }}\n{ONE}"
+    ));
+    let (mut a, mut b) = (get(1), get(2));
+    assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
+    assert_eq!(view(&w).in_flight, 1);
+    assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
+}
+
+#[test]
+fn one_request_has_one_slot_whatever_redirects_it_goes_through() {
+    let mut w = worker(ONE);
+    let mut x = get(1);
+    for _ in 0..3 {
+        assert_eq!(ask(&mut w, &mut x, &Options::default()), PROCEED);
+    }
+    let mut sub = Fake {
+        subrequest: true,
+        ..get(2)
+    };
+    assert_eq!(ask(&mut w, &mut sub, &Options::default()), PROCEED);
+    assert_eq!(view(&w).in_flight, 1);
+    end(&mut w, &mut x);
+    assert_eq!(view(&w).in_flight, 0);
+}
+
+#[test]
+fn the_operators_page_or_location_stands_in_for_the_problem() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("busy.html");
+    std::fs::write(&page, "<p>busy</p>").expect("written");
+    let full = |degrade: &str| {
+        let toml = format!(
+            "[[pools]]\nname = \"b\"\nlimit = 1\nqueue = {{ capacity = 1 }}\ndegrade = {degrade}\n"
+        );
+        let mut w = worker(&toml);
+        for id in 1..3 {
+            ask(&mut w, &mut get(id), &Options::default());
+        }
+        let (mut x, mut out) = (get(3), blank());
+        decide::access(&mut w, &mut x, &Options::default(), &mut out);
+        let id = TicketId {
+            index: 1,
+            generation: 1,
+        };
+        // Whoever of the two had to give way.
+        if out.action == WAIT {
+            finished(&mut w);
+            x = get(2);
+            decide::resume(&mut w, &mut x, id, false, &mut out);
+        }
+        assert_eq!(x.var("sluice_verdict"), "shed");
+        (w, x, out)
+    };
+    let (w, x, out) = full(&format!("{{ file = {page:?} }}"));
+    assert_eq!((out.action, out.status), (REFUSE, 503));
+    assert_eq!(x.set["Content-Type"], "text/html; charset=utf-8");
+    assert_eq!(x.set["Content-Length"], "11");
+    assert_eq!(w.pages.bytes(out.file), Some(&b"<p>busy</p>"[..]));
+    assert!(x.set.contains_key("Retry-After"));
+
+    let (_, x, out) = full("{ location = \"@degraded\" }");
+    assert_eq!(out.action, Action::Divert as i32);
+    assert_eq!(&out.body[..out.body_len as usize], b"@degraded");
+    assert!(x.set.contains_key("Retry-After"));
+}
