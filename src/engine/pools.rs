@@ -186,6 +186,7 @@ pub fn enter(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival)
     if held {
         Place::In
     } else {
+        w.shared.queue(true);
         if !w.queues.contains(&pool.id) {
             w.queues.push(pool.id);
         }
@@ -218,16 +219,17 @@ pub fn give_up(w: &mut Worker, ticket: TicketId) -> Notice {
 
 /// Notes what a waiting request was told.
 pub fn heard(w: &mut Worker, ticket: TicketId, notice: Notice) {
-    if let Some(t) = w.tickets.get(ticket) {
-        match notice {
-            Notice::Granted => {
-                if let Some(slot) = &mut t.holds.slot {
-                    slot.held = true;
-                }
-            }
-            Notice::Shed(_) | Notice::Withdrawn => t.holds.slot = None,
-        }
+    let Some(t) = w.tickets.get(ticket) else {
+        return;
+    };
+    let Some(slot) = t.holds.slot.as_mut().filter(|s| !s.held) else {
+        return;
+    };
+    match notice {
+        Notice::Granted => slot.held = true,
+        Notice::Shed(_) | Notice::Withdrawn => t.holds.slot = None,
     }
+    w.shared.queue(false);
 }
 
 /// Gives back what a request holds before its end.
@@ -247,12 +249,13 @@ pub fn give_back(w: &mut Worker, ticket: TicketId) {
 /// Gives back a place in the queue, or a slot without a word about the backend.
 fn drop_slot(w: &Worker, slot: Slot) {
     if slot.held {
-        release(w, slot.pool, slot.entry, NOTHING);
-    } else if touch(w, slot.pool, |p, now, wakes| {
+        return release(w, slot.pool, slot.entry, NOTHING);
+    }
+    w.shared.queue(false);
+    let left = touch(w, slot.pool, |p, now, wakes| {
         p.leave(slot.entry, now, wakes)
-    })
-    .is_none()
-    {
+    });
+    if left.is_none() {
         w.region
             .defer_release(slot.pool, slot.entry, Deferred::Leave);
     }

@@ -55,6 +55,9 @@ pub struct Shared {
     pub messages: Messages,
     /// Jobs handed over and not yet in the outbox.
     under_way: AtomicU64,
+    /// Requests in queues of pools. Whoever lets one of them go on wakes the reader, so it has to
+    /// be there as long.
+    queued: AtomicU64,
     quitting: AtomicBool,
     exiting: fn() -> bool,
     region: &'static Region,
@@ -89,6 +92,7 @@ impl Shared {
             waker,
             messages: Messages::default(),
             under_way: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
             quitting: AtomicBool::new(false),
             exiting,
             region,
@@ -189,8 +193,17 @@ impl Shared {
         self.under_way.fetch_sub(n, Ordering::AcqRel);
     }
 
+    /// A request waits in a queue, or no longer.
+    pub fn queue(&self, waits: bool) {
+        if waits {
+            self.queued.fetch_add(1, Ordering::AcqRel); // with `idle`
+        } else {
+            self.queued.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     fn idle(&self) -> bool {
-        self.under_way.load(Ordering::Acquire) == 0
+        self.under_way.load(Ordering::Acquire) == 0 && self.queued.load(Ordering::Acquire) == 0
     }
 }
 
