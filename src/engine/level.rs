@@ -1,8 +1,8 @@
 //! How important a request is, and who it is of, as far as the queue and the
 //! limiter want to know.
 //!
-//! Asked once a request, before its rules: an event of a
-//! verified user is noted here, and a client's request is counted.
+//! Asked once a request that no list blocks, whether its rules admit it or not:
+//! an event of a verified user is noted here, and a client's request is counted.
 use super::exchange::Exchange;
 use super::facts::Facts;
 use super::options::Asked;
