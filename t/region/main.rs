@@ -8,6 +8,7 @@ mod killed;
 mod life;
 mod pools;
 mod processes;
+mod watch;
 mod workers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +32,14 @@ fn main() {
         };
         !has("--ignored") && (wanted.is_empty() || wanted.iter().any(fits))
     };
-    let cases: Vec<Case> = [life::CASES, workers::CASES, killed::CASES, pools::CASES].concat();
+    let cases: Vec<Case> = [
+        life::CASES,
+        workers::CASES,
+        killed::CASES,
+        pools::CASES,
+        watch::CASES,
+    ]
+    .concat();
     let cases: Vec<&Case> = cases.iter().filter(|(name, _)| chosen(name)).collect();
     if has("--list") {
         cases.iter().for_each(|(name, _)| println!("{name}: test"));

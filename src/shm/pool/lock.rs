@@ -161,6 +161,19 @@ impl RobustLock {
         Ok(guard)
     }
 
+    #[cfg(test)]
+    pub fn lose(&self) {
+        let which = self.which.load(Acquire);
+        let mutex = &self.mutexes[which as usize % 2];
+        // A thread that ends with the lock held dies as a process does.
+        let take = || assert_eq!(mutex.try_lock(), 0);
+        std::thread::scope(|s| s.spawn(take).join().expect("no panic"));
+        assert_eq!(mutex.try_lock(), libc::EOWNERDEAD);
+        // SAFETY: just locked, in this thread; not declared consistent, which is
+        // what loses it.
+        unsafe { libc::pthread_mutex_unlock(mutex.0.get()) };
+    }
+
     /// After `Missed::Lost`: the other mutex is the lock from here on. For one
     /// caller at a time, who holds the record lock for it. What it protects may
     /// be in the middle of a change.
@@ -255,13 +268,8 @@ mod tests {
     fn a_lost_lock_is_made_anew() {
         let memory = lock();
         let lock: &RobustLock = memory.at(0);
-        for round in 0..4 {
-            die_with(lock);
-            let mutex = &lock.mutexes[round % 2];
-            assert_eq!(mutex.try_lock(), libc::EOWNERDEAD);
-            // SAFETY: just locked, in this thread; not declared consistent, which
-            // is what loses it.
-            unsafe { libc::pthread_mutex_unlock(mutex.0.get()) };
+        for _ in 0..4 {
+            lock.lose();
             let Err(Missed::Lost(lost)) = lock.lock_within(PATIENCE) else {
                 panic!("not lost");
             };

@@ -404,3 +404,7 @@ impl Region {
         self.users().held()
     }
 }
+
+#[cfg(test)]
+#[path = "../pool_tests.rs"]
+mod tests;
