@@ -12,6 +12,8 @@ const SHARE: f64 = 0.1;
 const CORE_MOST: f64 = 0.9;
 /// Others that take this many times as long as level 0 leave it a reserve.
 const LONG: f64 = 3.0;
+/// Sums of seconds are not exact, and must not round up to a slot more.
+const ROUNDING: f64 = 1e-6;
 /// The cost of a request where nothing is known of its like.
 const COST_NS: f64 = 1e6;
 /// Shares are rates: in a pool that is younger than this, as if it were this old.
@@ -129,7 +131,7 @@ impl Pool<'_> {
     }
 
     /// What the levels below 0 are kept together, of all dispatches.
-    fn least_share(&self, now: u64) -> f64 {
+    pub(super) fn least_share(&self, now: u64) -> f64 {
         (CORE_MOST - self.core_asks(now)).clamp(0.0, SHARE)
     }
 
@@ -161,15 +163,16 @@ impl Pool<'_> {
         }
         let mean = self.core_mean(now);
         // One slot is always left to the others.
-        ((mean + mean.sqrt()).ceil() as u32).min(limit.saturating_sub(1))
+        let kept = (mean + mean.sqrt() - ROUNDING).ceil() as u32;
+        kept.min(limit.saturating_sub(1))
     }
 
     /// Mean of level 0's slots over the last 10 s.
     fn core_mean(&self, now: u64) -> f64 {
         let state = &*self.state;
-        let since = state.core_held_at.min(now);
-        let pending = f64::from(state.in_flight[0]) * seconds(now - since);
         let span = TenSeconds::span(now, state.born).max(LEAST_SPAN_S);
+        let unnoted = seconds(now.saturating_sub(state.core_held_at)).min(span);
+        let pending = f64::from(state.in_flight[0]) * unnoted;
         let most = f64::from(self.limit(now));
         ((state.core_held.sum(now) + pending) / span).min(most)
     }

@@ -64,9 +64,9 @@ pub(super) struct Window<const N: usize, const WIDTH: u64> {
     newest: u64,
 }
 
-/// The last second, and the last ten.
-pub(super) type Second = Window<10, 100_000_000>;
-pub(super) type TenSeconds = Window<10, 1_000_000_000>;
+/// The last second, and the last ten: whole, and what has begun of a bucket more.
+pub(super) type Second = Window<11, 100_000_000>;
+pub(super) type TenSeconds = Window<21, 500_000_000>;
 
 impl<const N: usize, const WIDTH: u64> Window<N, WIDTH> {
     pub(super) const fn new() -> Self {

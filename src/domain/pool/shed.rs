@@ -58,10 +58,9 @@ impl Pool<'_> {
         }
         let waiting = class.waiting.saturating_sub(own);
         if waiting >= self.most(level, rate, limit, now) {
+            // Where the oldest goes first, an arrival whose own sub-queue is the longest has
+            // been hopeless before it comes to this: (length + 1) × active > D_c × bound.
             let longest = class.longest();
-            if !stands && longest == Some(a.cohort) {
-                return Verdict::Shed(Reason::Hopeless);
-            }
             victims[1] = longest.map(|it| (class.oldest_of(it), Reason::Hopeless));
         }
         if victims == [None; 2] && self.state.waiting >= settings.capacity {
@@ -114,7 +113,9 @@ impl Pool<'_> {
             .filter(|&it| it == level || state.classes[it].stands(now))
             .map(weight)
             .sum();
-        let left = (all - self.dispatched_per_s(0, now)).max(0.0);
+        // Level 0 may take all there is, but for what the others are kept of it.
+        let kept = all * self.least_share(now);
+        let left = (all - self.dispatched_per_s(0, now)).max(kept);
         let share = left * weight(level) / standing;
         // No class is served faster than all are: after one dispatch in the last
         // second the next need not follow within a second.

@@ -2,8 +2,11 @@
 use super::entry::{self, By, EXEMPT};
 use super::*;
 
+mod bounds;
+mod lives;
 mod order;
 mod random;
+mod shares;
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
@@ -33,12 +36,21 @@ const DONE: Completion = Completion {
     abandoned: false,
 };
 
+fn answered(ns: u64) -> Completion {
+    Completion {
+        feedback: Feedback::Response(Nanos(ns)),
+        abandoned: false,
+    }
+}
+
 /// A pool and its time.
 struct Bed {
     heap: Heap,
     now: u64,
     wakes: Wakes,
     tickets: u64,
+    /// Not everything is looked at after every event.
+    quiet: bool,
 }
 
 impl Bed {
@@ -48,6 +60,7 @@ impl Bed {
             now: T0,
             wakes: Wakes::default(),
             tickets: 0,
+            quiet: false,
         }
     }
 
@@ -173,13 +186,20 @@ impl Bed {
         granted[0].ticket
     }
 
+    fn next_due(&mut self) -> u64 {
+        let now = self.now();
+        self.heap.pool().next_due(now)
+    }
+
     fn view(&self) -> View {
         let mut heap = self.heap.clone();
         heap.pool().view(self.now())
     }
 
     fn check(&self) {
-        check(&self.heap, self.now);
+        if !self.quiet {
+            check(&self.heap, self.now);
+        }
     }
 
     /// `n` requests one after the other of that level, each `ns` long: what the pool
@@ -188,13 +208,7 @@ impl Bed {
         for _ in 0..n {
             let id = self.admit(level, 0);
             self.wait(ns);
-            self.release_with(
-                id,
-                Completion {
-                    feedback: Feedback::Response(Nanos(ns)),
-                    abandoned: false,
-                },
-            );
+            self.release_with(id, answered(ns));
         }
     }
 }
@@ -202,21 +216,31 @@ impl Bed {
 /// Whatever can be said of a sound pool between two events.
 fn check(heap: &Heap, now: u64) {
     let (state, entries) = (&*heap.state, &heap.entries[..]);
-    let count = |what: &dyn Fn(&Entry) -> bool| entries.iter().filter(|it| what(it)).count();
-    let has = |phase: u8| count(&|it| it.phase == phase);
-    assert_eq!(state.waiting as usize, has(entry::WAITING));
-    assert_eq!(state.ghosts as usize, has(entry::GHOST));
-    assert_eq!(state.taken as usize, count(&Entry::has_slot));
-    let blind = count(&|it| it.phase == entry::WAITING && it.is(entry::BLIND));
-    assert_eq!(state.blind as usize, blind);
+    let (mut phases, mut notices_due, mut timed, mut blind) = ([0u32; 7], 0, 0, 0);
+    let (mut slots, mut waiting) = ([0u32; LEVELS], [0u32; LEVELS]);
+    for it in entries {
+        phases[usize::from(it.phase)] += 1;
+        notices_due += u32::from(it.is_notice());
+        slots[usize::from(it.level)] += u32::from(it.has_slot());
+        if it.phase == entry::WAITING {
+            waiting[usize::from(it.level)] += 1;
+            blind += u32::from(it.is(entry::BLIND));
+        }
+        let has_limit = matches!(it.phase, entry::WAITING | entry::GRANTED | entry::GHOST);
+        assert_eq!(it.slot != super::wheel::OUT, has_limit, "{it:?}");
+        timed += usize::from(has_limit);
+    }
+    assert_eq!(state.wheel.walk(entries), timed);
+    assert_eq!(state.waiting, phases[usize::from(entry::WAITING)]);
+    assert_eq!(state.ghosts, phases[usize::from(entry::GHOST)]);
+    assert_eq!(state.in_flight, slots);
+    assert_eq!(state.taken, slots.iter().sum::<u32>());
+    assert_eq!(state.blind, blind);
+    let mut blind_listed = 0;
     for (level, class) in state.classes.iter().enumerate() {
-        let of = |it: &Entry| usize::from(it.level) == level;
-        let slots = count(&|it| of(it) && it.has_slot());
-        assert_eq!(state.in_flight[level] as usize, slots);
-        let waiting = count(&|it| of(it) && it.phase == entry::WAITING);
-        assert_eq!(class.waiting as usize, waiting);
-        assert_eq!(state.levels >> level & 1 == 1, waiting > 0);
-        if waiting == 0 {
+        assert_eq!(class.waiting, waiting[level]);
+        assert_eq!(state.levels >> level & 1 == 1, class.waiting > 0);
+        if class.waiting == 0 {
             continue;
         }
         let mut listed = 0;
@@ -225,7 +249,7 @@ fn check(heap: &Heap, now: u64) {
             assert_eq!(walked.len(), length as usize);
             let active = class.active_bits()[usize::from(cohort) / 64] >> (cohort % 64) & 1;
             assert_eq!(active == 1, length > 0);
-            listed += walked.len();
+            listed += walked.len() as u32;
             for index in walked {
                 let it = &entries[index as usize];
                 assert_eq!((it.phase, it.cohort), (entry::WAITING, cohort));
@@ -234,11 +258,14 @@ fn check(heap: &Heap, now: u64) {
                 assert!(most > now, "nobody waits longer than may be");
             }
         }
-        assert_eq!(listed, waiting);
-        let blind = class.blind.walk(entries, By::Blindness);
-        let of_class = count(&|it| of(it) && it.phase == entry::WAITING && it.is(entry::BLIND));
-        assert_eq!(blind.len(), of_class);
+        assert_eq!(listed, class.waiting);
+        for index in class.blind.walk(entries, By::Blindness) {
+            let it = &entries[index as usize];
+            assert!(it.phase == entry::WAITING && it.is(entry::BLIND));
+            blind_listed += 1;
+        }
     }
+    assert_eq!(blind_listed, blind);
     let mut notices = 0;
     for (line, inbox) in state.inboxes.iter().enumerate() {
         for index in inbox.walk(entries, By::Place) {
@@ -247,19 +274,11 @@ fn check(heap: &Heap, now: u64) {
             notices += 1;
         }
     }
-    assert_eq!(notices, count(&Entry::is_notice));
+    assert_eq!(notices, notices_due);
     assert_eq!(
         state.free.walk(entries, By::Place).len(),
-        has(entry::FREE),
+        phases[usize::from(entry::FREE)] as usize,
         "every free place is in the list"
-    );
-    for it in entries {
-        let timed = matches!(it.phase, entry::WAITING | entry::GRANTED | entry::GHOST);
-        assert_eq!(it.slot != super::wheel::OUT, timed, "{it:?}");
-    }
-    assert_eq!(
-        state.wheel.walk(entries),
-        count(&|it| it.slot != super::wheel::OUT)
     );
 }
 

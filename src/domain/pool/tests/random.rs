@@ -194,21 +194,21 @@ fn run(heap: &mut Heap, known: &mut Known, event: &Event, at: u64) {
         Event::Rebuild => {
             // An event first, since a rebuild is one and lets time pass too.
             pool.tick(now, &mut wakes);
-            let before = summary(heap);
+            let before = summary(heap, at);
             heap.pool().rebuild(now, &mut wakes);
-            assert_eq!(summary(heap), before, "a sound state is kept");
+            assert_eq!(summary(heap, at), before, "a sound state is kept");
         }
     }
 }
 
-/// All that a rebuild keeps.
-fn summary(heap: &Heap) -> Vec<(u32, u8, u8, u8, u16, u64, u64, u64)> {
+/// All that a rebuild keeps. Whose time is up has until the wheel's next step.
+fn summary(heap: &Heap, now: u64) -> Vec<(u32, u8, u8, u8, u16, u64, u64, u64)> {
     let entries = heap.entries.iter();
     entries
         .filter(|it| it.phase != entry::FREE)
         .map(|it| {
             let due = match it.phase {
-                entry::GRANTED | entry::GHOST | entry::WAITING => it.due,
+                entry::GRANTED | entry::GHOST | entry::WAITING => it.due.max(now),
                 _ => 0,
             };
             (
