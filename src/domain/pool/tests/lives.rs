@@ -341,9 +341,10 @@ fn saturation_is_told() {
     for _ in 0..100 {
         bed.queue(1, 0);
         bed.queue(1, 0);
-        bed.wait(5 * MS);
-        bed.next(&mut slot);
-        bed.next(&mut slot);
+        for _ in 0..2 {
+            bed.wait(5 * MS);
+            bed.next_after(&mut slot, answered(5 * MS));
+        }
     }
     assert_eq!(bed.wakes.saturation, Some(true));
     assert!(bed.view().saturated);

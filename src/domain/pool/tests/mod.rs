@@ -175,7 +175,12 @@ impl Bed {
     /// Frees the slot, and who is granted it takes it up.
     #[track_caller]
     fn next(&mut self, slot: &mut EntryId) -> u64 {
-        self.release(*slot);
+        self.next_after(slot, DONE)
+    }
+
+    #[track_caller]
+    fn next_after(&mut self, slot: &mut EntryId, end: Completion) -> u64 {
+        self.release_with(*slot, end);
         let news = self.collect();
         let granted: Vec<_> = news
             .iter()
@@ -208,6 +213,7 @@ impl Bed {
         for _ in 0..n {
             let id = self.admit(level, 0);
             self.wait(ns);
+            self.heap.state.routes.learn(0, ns as f64);
             self.release_with(id, answered(ns));
         }
     }
