@@ -159,9 +159,20 @@ pub fn arrival<'r>(
     }
 }
 
-/// What the pool would refuse at once.
+/// What the pool refuses at once, an arrival that it has then counted; else nothing is changed.
 pub fn would_shed(w: &Worker, pool: &CompiledPool, a: &Arrival) -> Option<Reason> {
-    touch(w, pool.id, |p, now, _| p.would_shed(a, now)).unwrap_or(Some(Reason::Full))
+    touch(w, pool.id, |p, now, wakes| {
+        p.would_shed(a, now)?;
+        match p.arrive(a, now, wakes) {
+            Entered::Shed(reason) => Some(reason),
+            // What was due by now has made room.
+            Entered::Admitted(entry) | Entered::Queued(entry) => {
+                p.leave(entry, now, wakes);
+                None
+            }
+        }
+    })
+    .unwrap_or(Some(Reason::Full))
 }
 
 /// Asks for a slot.
