@@ -73,6 +73,47 @@ true
 
 
 
+=== with a pool too: a slot taken and given back stays compiled
+--- backend
+--- hooks: user
+--- toml
+[[pools]]
+name = "b"
+match = { path = "/b/*" }
+limit = 50
+release = "headers"
+--- before_start
+local verbose = require("jit.v")
+verbose.on("$TMP/jit-pools.txt")
+--- config
+    header_filter_by_lua_block { require("resty.sluice").header() }
+--- driver
+many(400, function(i) return send { path = "/b/x", user = "u" .. i % 9 } end)
+require("jit.v").off()
+local traces, nyi = 0, {}
+for line in io.lines("$TMP/jit-pools.txt") do
+    if line:find("sluice", 1, true) then
+        if line:find("-- NYI", 1, true) then
+            nyi[#nyi + 1] = line
+        elseif line:find("%[TRACE%s+%d+ ") then
+            traces = traces + 1
+        end
+    end
+end
+-- access(), header() and log() at least.
+say(traces >= 3)
+say(#nyi)
+for i = 1, math.min(3, #nyi) do
+    say(nyi[i])
+end
+--- timeout: 20
+--- response_body
+400 x 200 pass
+true
+0
+
+
+
 === no Lua function is handed to C (B99), and nothing casts one
 --- config
     location = /grep {

@@ -9,8 +9,8 @@
 #
 # Each block gets nginx with the library set up from its section `toml` (or
 # `json`, or `table`, the inside of a Lua table), our hooks at server level,
-# what was decided in the fields X-Verdict, X-Rule, X-Level and X-Client, a
-# location that answers "ok", /metrics and /status, and a region of shared
+# what was decided in the fields X-Verdict, X-Rule, X-Level, X-Client and
+# X-Wait-Ms, a location that answers "ok", /metrics and /status, and a region of shared
 # memory of its own. Loopback is a trusted proxy, so X-Forwarded-For says who
 # a client is. Further sections:
 #
@@ -18,7 +18,10 @@
 #                what it says is the body of the answer
 #     redis      starts an empty Redis; the lines are commands for it
 #     mute       (present) $MUTE_PORT listens and never answers
-#     hooks      "none": no hooks at server level
+#     backend    (present) a backend behind /b/…, http://$BACKEND, that does as
+#                it is told (t/lib/lua/backend.lua)
+#     hooks      "none": no hooks at server level; "user": access() is told the
+#                user of X-User and the pool of X-Pool
 #     before_setup, after_setup, before_start, after_start
 #                Lua around the two calls
 #     no_include (present) sluice.conf is not included
@@ -150,12 +153,13 @@ sub prepare {
     if (defined $never && !ref $never) {
         $block->set_value(no_error_log => [map {
             $_ ne '[error]' ? $_
-                : qr/\[error\](?!.* sluice: (?:rule|the lists) .* request)/
+                : qr/\[error\](?!.* sluice: (?:rule|pool|the lists) .* request)/
         } split /\n+/, $never]);
     }
 
     my $config = $block->config // '';
     my $http = $block->http_config // '';
+    s/\$BACKEND\b/unix:$Tmp\/backend-$Blocks.sock:/g for $config, $http;
     if (!defined $block->bare) {
         $http = our_http($block) . $http;
         $config = our_server($block, $config) . $config;
@@ -225,6 +229,14 @@ EOL
         qw(before_setup after_setup before_start after_start);
     my $include = defined $block->no_include ? ''
         : "include $Root/openresty-conf/sluice.conf;";
+    my $backend = !defined $block->backend ? '' : <<"EOC";
+    lua_check_client_abort on;
+    server {
+        listen unix:$Tmp/backend-$Blocks.sock;
+        lua_check_client_abort off;
+        location / { content_by_lua_block { require("backend").serve() } }
+    }
+EOC
     return <<"EOC";
     lua_package_path "$Lua/?.lua;$Root/t/lib/lua/?.lua;;";
     lua_package_cpath "$Lib/?.so;;";
@@ -241,6 +253,7 @@ EOL
         require("resty.sluice").start()
         $lua{after_start}
     }
+$backend
 EOC
 }
 
@@ -254,12 +267,33 @@ sub our_server {
         add_header X-Rule $sluice_rule always;
         add_header X-Level $sluice_level always;
         add_header X-Client $sluice_client always;
+        add_header X-Wait-Ms $sluice_wait_ms always;
 EOC
     }
-    if (($block->hooks // '') !~ /none/) {
+    if (($block->hooks // '') =~ /user/) {
+        $out .= <<'EOC';
+        access_by_lua_block {
+            require("resty.sluice").access {
+                user = ngx.var.http_x_user, pool = ngx.var.http_x_pool,
+            }
+        }
+        log_by_lua_block { require("resty.sluice").log() }
+EOC
+    }
+    elsif (($block->hooks // '') !~ /none/) {
         $out .= <<'EOC';
         access_by_lua_block { require("resty.sluice").access() }
         log_by_lua_block { require("resty.sluice").log() }
+EOC
+    }
+    if (defined $block->backend && $config !~ m{location\s*/b/\s*\{}) {
+        $out .= <<"EOC";
+        location /b/ {
+            proxy_pass http://unix:$Tmp/backend-$Blocks.sock:;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_force_ranges on;
+        }
 EOC
     }
     if ($config !~ m{location\s*/\s*\{}) {

@@ -9,6 +9,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
 from gateway import Case, Connection, free_port, main, rule, soon  # noqa: E402
+from pools import PoolCase, pool  # noqa: E402
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
 
@@ -181,6 +182,74 @@ class Streams(Case):
             statuses.append(client.statuses(1)[stream])
         client.close()
         self.assertEqual(statuses, [200, 200, 429, 200])
+
+
+class Pools(PoolCase):
+    def server(self, toml):
+        port = free_port()
+        return self.gateway(toml, workers=2,
+                            listen="listen 127.0.0.1:%d http2;" % port,
+                            server="http2_max_concurrent_streams 512;"), port
+
+    def core(self, client, n, path):
+        return [client.open(path, "198.51.100.1", (("x-user", "u%d" % i),))
+                for i in range(n)]
+
+    def test_streams_wait_each_for_itself(self):
+        gw, port = self.server(pool(limit=3, max_wait="10s"))
+        client = Http2(port)
+        client.send(b"".join(data for _, data in self.core(
+            client, 20, "/b/0/x?hold=a")))
+        self.assertTrue(soon(lambda: self.waiting(gw) == 17))
+        self.assertEqual(self.in_flight(gw), 3)
+        self.backend.release("a", 20)
+        self.assertEqual(set(client.statuses(20).values()), {200})
+        client.close()
+        self.assertLessEqual(self.backend.peak, 3)
+
+    def test_streams_that_are_reset_while_they_wait(self):
+        """Their places are free, by RST_STREAM and with the connection."""
+        gw, port = self.server(pool(limit=1, capacity=100, max_wait="20s"))
+        client = Http2(port)
+        client.send(self.core(client, 1, "/b/0/x?hold=a")[0][1])
+        self.assertTrue(soon(lambda: self.backend.at_work == 1))
+        for round in range(3):
+            other = Http2(port)
+            streams = self.core(other, 50, "/b/0/x?id=gone")
+            other.send(b"".join(data for _, data in streams))
+            self.assertTrue(soon(lambda: self.waiting(gw) == 50))
+            other.send(b"".join(other.reset(stream)
+                                for stream, _ in streams[:25]))
+            self.assertTrue(soon(lambda: self.waiting(gw) == 25, 2))
+            other.close()
+            self.assertTrue(soon(lambda: self.waiting(gw) == 0, 2))
+        self.backend.release("a")
+        self.assertEqual(set(client.statuses(1).values()), {200})
+        client.close()
+        self.assertEqual(self.backend.ids(), [])
+
+    def test_a_flood_of_resets_leaves_no_slot_taken(self):
+        gw, port = self.server(pool(limit=4, capacity=50, max_wait="1s"))
+        opened = 0
+        while opened < 3000:
+            client = Http2(port)
+            for _ in range(25):
+                batch = b""
+                for _ in range(20):
+                    stream, data = client.open("/b/x?s=0.002", "198.51.100.1")
+                    batch += data
+                    if opened % 3:
+                        batch += client.reset(stream)
+                    opened += 1
+                try:
+                    client.send(batch)
+                except OSError:
+                    break  # nginx may end such a connection
+                time.sleep(0.002)
+            client.close()
+        self.at_rest(gw, 5)
+        self.assertLessEqual(self.backend.peak, 4 + 4)
+        self.assertEqual(gw.ask(path="/b/x").status, 200)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,14 @@
 --   status()                          the JSON as tables
 --   open()                            a connection kept open: c:send(text),
 --                                     c:answer(method?), c:close()
+-- and for pools, beside the section `backend` (`backend`: t/lib/lua/backend.lua):
+--   start { … }                       sends, does not wait; `user` is X-User
+--   finish(started)                   its answer
+--   hold(n, key, { … })               starts n requests that the backend works
+--                                     on until release(key, n); list of started
+--   queue(n, key, { … })              the same for requests that have to wait
+--   pool(name?)                       of status(); `queued` is the sum of
+--                                     `waiting`. Without a name: the first
 local _M = {}
 
 local tcp = ngx.socket.tcp
@@ -142,6 +150,9 @@ local function request_text(req, connection)
     for _, line in ipairs(req.lines or {}) do
         lines[#lines + 1] = line
     end
+    if req.user then
+        lines[#lines + 1] = "X-User: " .. req.user
+    end
     if req.body then
         lines[#lines + 1] = "Content-Length: " .. #req.body
     end
@@ -204,6 +215,24 @@ local function many(n, call)
         order[i] = counts[kind] .. " x " .. kind
     end
     say(concat(order, ", "))
+end
+
+
+local threads = {}
+
+
+local function start(req)
+    local thread = ngx.thread.spawn(send, req)
+    threads[#threads + 1] = thread
+    return thread
+end
+
+
+local function finish(started)
+    local ok, answer = ngx.thread.wait(started)
+    return ok and answer or { status = 0, headers = {}, body = "",
+                              verdict = "-", rule = "-", level = "-",
+                              client = "-" }
 end
 
 
@@ -380,6 +409,63 @@ local function status()
 end
 
 
+local function pool(name)
+    for _, found in ipairs(status().pools or {}) do
+        if not name or found.name == name then
+            found.queued = 0
+            for _, n in ipairs(found.waiting) do
+                found.queued = found.queued + n
+            end
+            return found
+        end
+    end
+    -- Compares with anything, and is equal to nothing.
+    return { name = "no pool " .. tostring(name), in_flight = -1, queued = -1,
+             limit = -1, waiting = {} }
+end
+
+
+local function start_many(n, key, req)
+    local started = {}
+    for i = 1, n do
+        local mine = {}
+        for field, value in pairs(req or {}) do
+            mine[field] = value
+        end
+        local path = mine.path or "/b/x"
+        mine.path = path .. (path:find("?", 1, true) and "&" or "?") .. "hold="
+                    .. key
+        -- More than a user may have at level 0 are nobody's concern here.
+        mine.user = mine.user and mine.user:gsub("#", i)
+        started[i] = start(mine)
+    end
+    return started
+end
+
+
+local function hold(n, key, req)
+    local backend = require "backend"
+    local before = backend.counts()
+    local started = start_many(n, key, req)
+    if not within(5, function() return backend.counts() >= before + n end) then
+        error("the backend has " .. backend.counts() .. " requests", 2)
+    end
+    return started
+end
+
+
+local function queue(n, key, req)
+    local before = pool(req and req.pool).queued
+    local started = start_many(n, key, req)
+    if not within(5, function()
+        return pool(req and req.pool).queued >= before + n
+    end) then
+        error(pool(req and req.pool).queued .. " requests wait", 2)
+    end
+    return started
+end
+
+
 function _M.run(path, options)
     conf = options
     out = {}
@@ -390,7 +476,9 @@ function _M.run(path, options)
             POST = POST, sleep = ngx.sleep, within = within, redis = redis,
             metrics = metrics, status = status, decode = decode, open = open,
             request_text = request_text, conf = conf,
-            sluice = require("resty.sluice"),
+            start = start, finish = finish, hold = hold, queue = queue,
+            pool = pool, release = require("backend").release,
+            backend = require("backend"), sluice = require("resty.sluice"),
         }, { __index = _G })
         setfenv(code, env)
         local ok
@@ -402,6 +490,11 @@ function _M.run(path, options)
     if err then
         out[#out + 1] = "driver: " .. tostring(err) .. "\n"
     end
+    -- What a case has not ended must not keep its answer.
+    for _, thread in ipairs(threads) do
+        ngx.thread.kill(thread)
+    end
+    require("backend").release_all()
     ngx.print(out)
 end
 
