@@ -56,6 +56,9 @@ impl Exchange<'static> for Constant {
     fn set_header(&mut self, _: &'static str, value: &[u8]) {
         black_box(value);
     }
+    fn client_gone(&mut self) -> bool {
+        false
+    }
     fn set_request_header(&mut self, _: &'static str, _: Option<&[u8]>) {}
     fn at_end(&mut self, ticket: u64) -> bool {
         self.ticket = Some(TicketId::unpack(ticket));

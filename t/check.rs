@@ -220,12 +220,12 @@ fn pages_of_pools_are_read_and_have_to_fit() {
             vec!["pools[1].degrade.file: "],
         ),
         (
-            pool("a", "limit = 7000"),
+            pool("a", "limit = 7500"),
             1,
-            vec!["pools[0].queue.capacity: is 1000, and with the 7000 of limit that is 8000, but"],
+            vec!["pools[0].queue.capacity: is 1000, and with the 7500 of limit that is 8500, but"],
         ),
         (
-            "[shm]\nsize = \"128MiB\"\n".to_string() + &pool("a", "limit = 7000"),
+            "[shm]\nsize = \"128MiB\"\n".to_string() + &pool("a", "limit = 7500"),
             0,
             vec![],
         ),

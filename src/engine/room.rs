@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(too_many, [expected]);
         let too_large = lines(&config("32MiB", &[small(true), (14_000, 1000, true)]));
         let expected = "pools[1].queue.capacity: is 1000, and with the 14000 of limit that is \
-                        15000, but the shared memory has room for 7680 requests in a pool; lower \
+                        15000, but the shared memory has room for 8000 requests in a pool; lower \
                         it, or raise shm.size to 64MiB";
         assert_eq!(too_large, [expected]);
     }

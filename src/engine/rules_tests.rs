@@ -157,12 +157,12 @@ fn pools_of_the_hash_are_in_force_and_a_page_that_is_missing_is_an_error() {
 #[test]
 fn what_the_region_has_no_room_for_is_an_error() {
     let w = worker(
-        "[shm]\nsize = \"4MiB\"\n[store]\nurl = \"redis://127.0.0.1:1\"\n\
+        "[shm]\nsize = \"3MiB\"\n[store]\nurl = \"redis://127.0.0.1:1\"\n\
          [[pools]]\nname = \"a\"\nlimit = 1\n",
     );
     let found = errors(&compile(&w, &[("pool:b", r#"{"limit": 1}"#)]));
     let large = ": is 1000, and with the 1 of limit that is 1001, but the shared memory has room for \
-                 960 requests in a pool; lower it, or raise shm.size to 8MiB";
+                 1000 requests in a pool; lower it, or raise shm.size to 8MiB";
     let both = ["a", "b"].map(|name| format!("pool:{name}.queue.capacity{large}"));
     assert_eq!(found, both);
     let small = r#"{"limit": 1, "queue": {"capacity": 1}}"#;

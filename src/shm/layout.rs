@@ -60,8 +60,8 @@ const ROOM: [(usize, usize, usize, usize); 7] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolRoom {
     pub pools: usize,
-    /// In flight and waiting in a pool, with a sixteenth of its entries left over
-    /// for slots whose client has gone.
+    /// In flight and waiting in a pool, with 3 of 128 entries left over for those
+    /// that were shed and whose worker has not heard of it yet.
     pub requests: usize,
 }
 
@@ -69,7 +69,7 @@ impl PoolRoom {
     fn new(pools: usize, entries: usize) -> PoolRoom {
         PoolRoom {
             pools,
-            requests: entries / 16 * 15,
+            requests: entries / 128 * 125,
         }
     }
 
