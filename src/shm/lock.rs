@@ -5,7 +5,8 @@
 //!  byte 2^20         held by the one worker that synchronises with the store
 //!  byte 2^20 + 1     held while the region is looked for or made
 //!  byte 2^20 + 2     held while a rule's entry is given to another name
-//!  byte 2^20 + 3     held while a pool's place is, or a lost lock is made anew
+//!  byte 2^20 + 3     held while a pool's place is
+//!  byte 2^20 + 4     held while a lock that is lost is made anew
 //! ```
 //!
 //! The kernel drops them when their process dies, however it dies, so no mark
@@ -32,6 +33,7 @@ pub const SYNC: i64 = 1 << 20;
 pub const OPENING: i64 = SYNC + 1;
 pub const RULES: i64 = SYNC + 2;
 pub const POOLS: i64 = SYNC + 3;
+pub const RENEW: i64 = SYNC + 4;
 
 /// The open file.
 #[derive(Debug)]

@@ -95,7 +95,7 @@ pub struct Region {
     /// Process that holds the line's byte: not a child of it.
     line_pid: AtomicU32,
     /// Record locks do not tell the threads of a process apart; this does.
-    threads: parking_lot::Mutex<()>,
+    threads: parking_lot::ReentrantMutex<()>,
     /// See [`Repairs`].
     rebuilt: AtomicU64,
     renewed: AtomicU64,
@@ -151,7 +151,7 @@ impl Region {
             seed,
             line: AtomicUsize::new(layout.lines),
             line_pid: AtomicU32::new(0),
-            threads: parking_lot::Mutex::new(()),
+            threads: parking_lot::ReentrantMutex::new(()),
             rebuilt: AtomicU64::new(0),
             renewed: AtomicU64::new(0),
         }

@@ -106,18 +106,16 @@ impl<'a> Users<'a> {
     }
 
     /// What a dead worker's line held is free. Its byte is the caller's, so
-    /// nobody takes for it. False: the lock was not to be had.
-    pub fn clear(self, line: u16) -> bool {
-        let Ok(_held) = self.head.lock.lock_within(PATIENCE) else {
-            return false;
-        };
+    /// nobody takes for it.
+    pub fn clear(self, line: u16) -> Result<(), Missed> {
+        let _held = self.head.lock.lock_within(PATIENCE)?;
         let line = u32::from(line);
         for cell in self.cells {
             if cell.count.load(Relaxed) != 0 && cell.line.load(Relaxed) == line {
                 cell.count.store(0, Relaxed);
             }
         }
-        true
+        Ok(())
     }
 
     /// The lock can never be taken again: see [`RobustLock::renew`].
@@ -166,7 +164,7 @@ mod tests {
         assert_eq!(take(users, 7, 3, 1), None);
         // A higher cap, a line that is gone.
         let more = take(users, 7, 4, 2).expect("a higher cap");
-        assert!(users.clear(1));
+        assert_eq!(users.clear(1), Ok(()));
         assert_eq!(users.held(), 3);
         // Late calls of the line that is gone change nothing.
         users.give(first, 1);

@@ -139,7 +139,19 @@ fn another_layout() {
     let (again, _) = place.open_as(LAYOUT + 1);
     assert!(has_marks(&again) && banned(&again));
 
-    // Nobody lives: replaced.
+    // Nobody lives: replaced. So is what the version before pools has left.
+    let place = Place::new();
+    let (old, _) = place.open_as(1);
+    old.ban(
+        &Subject::Net(IpAddr::from([203, 0, 113, 9]).into()),
+        u64::MAX,
+    )
+    .unwrap();
+    drop(old);
+    let (new, attach) = place.try_open(MIB).unwrap();
+    assert_eq!(attach.case, What::Replaced, "{attach}");
+    assert!(attach.to_string().contains("layout 1 of another"));
+    assert!(new.pools().is_empty() && banned(&new));
     let place = Place::new();
     leave_marks(&place.open());
     let (new, attach) = place.open_as(LAYOUT + 1);

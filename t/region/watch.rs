@@ -1,13 +1,12 @@
 //! The thread of `engine::watch` over processes.
 use crate::Case;
-use crate::pools::{Words, arrive, settings, view};
+use crate::pools::{Words, arrive, settings, surely, surely_release, view};
 use crate::processes::*;
 use sluice::domain::config::Store;
-use sluice::domain::pool::{Completion, Entered, Feedback, Notice, Settings};
-use sluice::domain::units::Nanos;
+use sluice::domain::pool::{Entered, Notice, Settings};
 use sluice::engine::thread::{self, Shared};
 use sluice::engine::watch;
-use sluice::shm::{PoolId, Region};
+use sluice::shm::Region;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -126,8 +125,10 @@ fn from_release_to_nginx() {
                 reader.read_exact(&mut [0]).unwrap();
                 shared.outbox.drain(&mut done);
                 got.clear();
-                region.pool(pool, |p, now, _| {
-                    p.collect(region.line_index(), 8, now, &mut got)
+                surely(|| {
+                    region.pool(pool, |p, now, _| {
+                        p.collect(region.line_index(), 8, now, &mut got)
+                    })
                 });
                 // The first byte of all says only that there is a reader.
                 if let Some(c) = got.first() {
@@ -136,7 +137,7 @@ fn from_release_to_nginx() {
                 }
             };
             took.push(region.now().0 - words.at(0).load(Acquire));
-            end(region, pool, entry);
+            surely_release(region, pool, entry);
             words.at(2).store(ticket + 1, Release);
         }
         took.sort_unstable();
@@ -162,7 +163,7 @@ fn from_release_to_nginx() {
             }
             pause(500);
             words.at(0).store(region.now().0, Release);
-            end(region, pool, id);
+            surely_release(region, pool, id);
             while words.at(2).load(Acquire) < round {
                 pause(20);
             }
@@ -170,16 +171,4 @@ fn from_release_to_nginx() {
     })
     .join();
     waiter.join();
-}
-
-fn end(region: &Region, pool: PoolId, id: sluice::domain::pool::EntryId) {
-    let completion = Completion {
-        feedback: Feedback::Response(Nanos(1_000_000)),
-        abandoned: false,
-    };
-    let began = Instant::now();
-    let release = || region.pool(pool, |p, now, wakes| p.release(id, &completion, now, wakes));
-    while release().is_none() {
-        assert!(began.elapsed().as_secs() < 20, "the lock");
-    }
 }

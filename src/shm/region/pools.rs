@@ -5,7 +5,7 @@ use crate::domain::units::Nanos;
 use crate::shm::Error;
 use crate::shm::error::error;
 use crate::shm::layout::PoolRoom;
-use crate::shm::lock::POOLS;
+use crate::shm::lock::{POOLS, RENEW};
 use crate::shm::pool::{Deferred, Held, Missed, PATIENCE, Place, PoolId, wake};
 use crate::shm::rules::{NAME_BYTES, Name, Taker};
 use crate::shm::users::{UserSlot, Users};
@@ -279,11 +279,11 @@ impl Region {
             return false;
         };
         if let Some(lock) = self.lock_file() {
-            if !lock.try_lock(POOLS).unwrap_or(false) {
+            if !lock.try_lock(RENEW).unwrap_or(false) {
                 return false;
             }
             renew();
-            lock.unlock(POOLS);
+            lock.unlock(RENEW);
         } else {
             renew();
         }
@@ -362,7 +362,13 @@ impl Region {
         if head.holds.load(Acquire) == 0 {
             return true;
         }
-        let mut all = self.users().clear(index as u16);
+        let users = self.users();
+        let mut all = match users.clear(index as u16) {
+            Err(Missed::Lost(lost)) => {
+                self.renew(|| users.renew(lost)) && users.clear(index as u16).is_ok()
+            }
+            cleared => cleared.is_ok(),
+        };
         for (_, place) in self.places().filter(|(_, place)| place.head.is_used()) {
             let mut wakes = Wakes::default();
             match self.enter(place, PATIENCE, &mut wakes) {
