@@ -150,6 +150,9 @@ pub struct Seen {
     pub most_inside: usize,
     pub working: f64,
     pub served_per_s: f64,
+    /// How long it takes on average from any moment until a slot becomes free. Nothing that
+    /// comes while all are taken can wait less.
+    pub next_free_ms: f64,
 }
 
 pub fn backend(run: &Run, phase: &str) -> Option<Seen> {
@@ -172,6 +175,8 @@ pub fn backend(run: &Run, phase: &str) -> Option<Seen> {
             .unwrap_or(0),
         working: (to.working_s - from.working_s) / seconds,
         served_per_s: (served(to) - served(from)) as f64 / seconds,
+        next_free_ms: 1000.0 * (to.gaps2_s2 - from.gaps2_s2)
+            / (2.0 * (to.gaps_s - from.gaps_s)).max(f64::MIN_POSITIVE),
     })
 }
 
@@ -221,6 +226,10 @@ pub fn findings(run: &Run, capacity: Option<f64>) -> Vec<Finding> {
         let demand = at_most(ratio, 1.5, times(1.5)).filter(|_| kind.five_times);
         let goal = at_most(ratio, steady_goal, times(steady_goal));
         find("core, mean response, steady", times(ratio), demand, goal);
+        if let Some(seen) = backend(run, STEADY).filter(|_| !kind.bare) {
+            let least = 1.0 + seen.next_free_ms / baseline;
+            find("  the least that slots allow", times(least), None, None);
+        }
     }
     if let (Some(baseline), Some(onset)) = (mean(BASELINE), mean(ONSET)) {
         let ratio = onset / baseline;

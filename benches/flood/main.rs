@@ -22,6 +22,7 @@ mod record;
 mod report;
 mod scenario;
 mod shop;
+mod sleeper;
 mod summary;
 mod tally;
 mod watch;
@@ -29,7 +30,7 @@ mod watch;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: flood shop   [--listen ADDR] [--slots N] [--service-ms N] [--shape fixed|exp] [--backlog N]
+usage: flood shop   [--listen ADDR] [--slots N] [--service-ms N] [--shape fixed|near|exp] [--backlog N]
        flood run    --target NAME=ADDR... --class KEY=VALUE,... [--name NAME] [--seconds N]
                     [--seed N] [--phase SECOND=TEXT]... [--title TEXT] [--note FILE]
                     [--json FILE] [--plain] [--quiet] [--shop ADDR] [--status ADDR]

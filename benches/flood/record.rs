@@ -95,6 +95,12 @@ pub struct Backend {
     /// Slots that worked, summed over time.
     pub working_s: f64,
     pub turned_away: u64,
+    /// Times between one end and the next, and their squares, summed: how evenly slots
+    /// become free.
+    #[serde(default)]
+    pub gaps_s: f64,
+    #[serde(default)]
+    pub gaps2_s2: f64,
     /// By the kind that the generator said they are of.
     pub served: BTreeMap<String, u64>,
     pub cpu_s: f64,

@@ -8,6 +8,7 @@
 use crate::http::{Connection, Request};
 use crate::random::Random;
 use crate::record::Backend;
+use crate::sleeper::Sleeper;
 use crate::watch::own_cpu_s;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,13 +20,24 @@ use tokio::sync::Semaphore;
 /// Kinds of requests that are counted; a client could name any number.
 const KINDS_MAX: usize = 16;
 
+/// How service times lie around their mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// All the same. Nothing then drives apart what once ended together, and any hiccup makes
+    /// more of it end together: slots become free in bunches.
+    Fixed,
+    /// Evenly within a tenth more and a tenth less.
+    Near,
+    /// Exponentially distributed.
+    Exponential,
+}
+
 #[derive(Debug)]
 pub struct Options {
     pub listen: String,
     pub slots: usize,
     pub service_ms: f64,
-    /// Service times are exponentially distributed, not all the same.
-    pub exponential: bool,
+    pub shape: Shape,
     /// Requests that may wait; one more is turned away, as by a full listen queue.
     pub backlog: usize,
 }
@@ -36,7 +48,7 @@ impl Options {
             listen: "127.0.0.1:8081".into(),
             slots: 16,
             service_ms: 20.0,
-            exponential: false,
+            shape: Shape::Fixed,
             backlog: 1000,
         };
         while let Some(arg) = args.next().map_err(|error| error.to_string())? {
@@ -56,7 +68,14 @@ impl Options {
                 "slots" => options.slots = number()? as usize,
                 "service-ms" => options.service_ms = number()?,
                 "backlog" => options.backlog = number()? as usize,
-                "shape" => options.exponential = value == "exp",
+                "shape" => {
+                    options.shape = match value.as_str() {
+                        "fixed" => Shape::Fixed,
+                        "near" => Shape::Near,
+                        "exp" => Shape::Exponential,
+                        _ => return Err(format!("--shape {value}: fixed, near or exp")),
+                    }
+                }
                 _ => return Err(format!("--{name}: not an option of shop")),
             }
         }
@@ -70,12 +89,16 @@ impl Options {
 struct Shop {
     options: Options,
     slots: Semaphore,
+    sleeper: Sleeper,
     random: RefCell<Random>,
     waiting: Cell<usize>,
     /// Requests that are here: worked on, or in line.
     inside: Gauge,
     working: Gauge,
     served: RefCell<BTreeMap<String, u64>>,
+    /// When a request last ended, and the gaps between ends: their sum, that of the squares.
+    ended: Cell<Instant>,
+    gaps_s: Cell<(f64, f64)>,
     turned_away: Cell<u64>,
 }
 
@@ -127,11 +150,14 @@ pub fn serve(options: Options) -> Result<(), String> {
             .map_err(|error| format!("{}: {error}", options.listen))?;
         let shop = Rc::new(Shop {
             slots: Semaphore::new(options.slots),
+            sleeper: Sleeper::start(),
             random: RefCell::new(Random::new(1)),
             waiting: Cell::new(0),
             inside: Gauge::new(),
             working: Gauge::new(),
             served: RefCell::new(BTreeMap::new()),
+            ended: Cell::new(Instant::now()),
+            gaps_s: Cell::new((0.0, 0.0)),
             turned_away: Cell::new(0),
             options,
         });
@@ -194,15 +220,22 @@ impl Shop {
         self.working.up();
 
         let mean_ms = self.options.service_ms;
-        let service_ms = if self.options.exponential {
-            self.random.borrow_mut().exponential(mean_ms)
-        } else {
-            mean_ms
+        let mut random = self.random.borrow_mut();
+        let service_ms = match self.options.shape {
+            Shape::Fixed => mean_ms,
+            Shape::Near => mean_ms * (0.9 + f64::from(random.below(2001)) / 10_000.0),
+            Shape::Exponential => random.exponential(mean_ms),
         };
-        tokio::time::sleep(Duration::from_secs_f64(service_ms / 1000.0)).await;
+        drop(random);
+        let service = Duration::from_secs_f64(service_ms / 1000.0);
+        self.sleeper.sleep(service).await;
 
         self.working.down();
         self.inside.down();
+        let now = Instant::now();
+        let gap_s = (now - self.ended.replace(now)).as_secs_f64();
+        let (sum, squares) = self.gaps_s.get();
+        self.gaps_s.set((sum + gap_s, squares + gap_s * gap_s));
         let kind = request.kind.as_deref().unwrap_or("any");
         let mut served = self.served.borrow_mut();
         if let Some(number) = served.get_mut(kind) {
@@ -222,6 +255,8 @@ impl Shop {
             most_inside,
             working_s: self.working.read().0,
             turned_away: self.turned_away.get(),
+            gaps_s: self.gaps_s.get().0,
+            gaps2_s2: self.gaps_s.get().1,
             served: self.served.borrow().clone(),
             cpu_s: own_cpu_s(),
         };

@@ -259,8 +259,13 @@ fn course(text: &mut String, run: &Run) {
         if let Some(seen) = judge::backend(run, phase) {
             let _ = writeln!(
                 text,
-                "    backend, {phase:11} in flight {:5.1}, most {:4}; slots working {:4.1}; {:4.0} answers/s",
-                seen.mean_inside, seen.most_inside, seen.working, seen.served_per_s
+                "    backend, {phase:11} in flight {:5.1}, most {:4}; slots working {:4.1}; {:4.0} answers/s, \
+                 the next after {:.1} ms",
+                seen.mean_inside,
+                seen.most_inside,
+                seen.working,
+                seen.served_per_s,
+                seen.next_free_ms
             );
         }
     }
