@@ -107,7 +107,7 @@ mod tests {
         ] {
             assert_eq!(lines(&config(size, &pools)), [""; 0], "{size}");
         }
-        let too_many = lines(&config("32MiB", &vec![small(true); 5]));
+        let too_many = lines(&config("32MiB", &[small(true); 5]));
         let expected =
             "pools: are 5, and the shared memory has room for 4; raise shm.size to 64MiB";
         assert_eq!(too_many, [expected]);
