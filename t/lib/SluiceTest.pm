@@ -10,9 +10,9 @@
 # Each block gets nginx with the library set up from its section `toml` (or
 # `json`, or `table`, the inside of a Lua table), our hooks at server level,
 # what was decided in the fields X-Verdict, X-Rule, X-Level, X-Client and
-# X-Wait-Ms, a location that answers "ok", /metrics and /status, and a region of shared
-# memory of its own. Loopback is a trusted proxy, so X-Forwarded-For says who
-# a client is. Further sections:
+# X-Wait-Ms, a location that answers "ok", /metrics and /status, and a region
+# of shared memory of its own. Loopback is a trusted proxy, so X-Forwarded-For
+# says who a client is. Further sections:
 #
 #     driver     Lua (t/lib/lua/driver.lua) that sends requests to this server;
 #                what it says is the body of the answer

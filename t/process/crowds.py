@@ -9,7 +9,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
-from gateway import ROOT, SOAK, Connection, alive, main, soon  # noqa: E402
+from gateway import (ROOT, SOAK, Connection, alive, free_port,  # noqa: E402
+                     main, soon)
 from pools import (PoolCase, percentile, pool, request, say,  # noqa: E402
                    times)
 
@@ -19,18 +20,20 @@ class Many(PoolCase):
         """100 at once, 10,000 wait: they cost no CPU while they wait, do not
         hold up a location without a limit, and each is answered."""
         n = 10000
+        port = free_port()
         gw = self.gateway(pool(limit=100, capacity=12000, max_wait="60s"),
                           connections=16384, size="64MiB",
-                          listen="listen 127.0.0.1:%d backlog=4096;"
-                          % self.port())
+                          listen="listen 127.0.0.1:%d backlog=4096;" % port)
         crowd = self.crowd(gw)
-        crowd.address = ("127.0.0.1", self.other)
+        crowd.address = ("127.0.0.1", port)
         held = self.held(crowd, 100, "a", path="/b/0/x", user="h%d")
         began = time.monotonic()
         waiting = crowd.many(n, lambda i: request(
             "/b/0/x", user="w%d" % i, ip="10.%d.%d.1" % (i >> 8, i & 255)))
         self.assertTrue(crowd.wait(
             until=lambda: self.waiting(gw) >= n, seconds=40), self.pool(gw))
+        # Ten thousand users, none of them beyond his share of level 0.
+        self.assertEqual(self.pool(gw)["waiting"], [n, 0, 0, 0])
         say("%d wait after %.1f s" % (n, time.monotonic() - began))
         self.assertEqual(self.in_flight(gw), 100)
         share = max(gw.idle(2.0), 0)
@@ -67,11 +70,6 @@ class Many(PoolCase):
         self.at_rest(gw)
         if SOAK:
             self.assertLess(gw.idle(5.0), 0.05)
-
-    def port(self):
-        from gateway import free_port
-        self.other = free_port()
-        return self.other
 
 
 class Handover(PoolCase):

@@ -4,15 +4,15 @@ back whatever way a request ends, and that those who wait are answered in time
 and in order (B68 to B77)."""
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
-from gateway import (Connection, alive, main, rule, soon)  # noqa: E402
-from pools import (PoolCase, percentile, pool, request,  # noqa: E402
-                   say, times)
+from gateway import (alive, flood, main, request_bytes,  # noqa: E402
+                     rule, soon)
+from pools import (Backend, PoolCase, percentile, pool,  # noqa: E402
+                   request, say, times)
 
 
 class Ends(PoolCase):
@@ -99,7 +99,6 @@ class Ends(PoolCase):
             self.assertEqual(gw.ask(path="/b/x").verdict, "pass", path)
 
     def start_backend(self):
-        from pools import Backend
         self.backend = Backend()
         self.opened.append(self.backend)
         return self.backend.start()
@@ -195,7 +194,6 @@ class Ends(PoolCase):
     def test_the_fast_and_the_pipelined(self):
         """Pipelined requests over few connections take and give back as
         others do."""
-        from gateway import flood, request_bytes
         gw = self.gateway(pool(limit=4))
         counts, _ = flood(gw.port, [request_bytes("/b/x"),
                                     request_bytes("/free")], 2000, 8)

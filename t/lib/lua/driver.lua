@@ -15,7 +15,7 @@
 --   status()                          the JSON as tables
 --   open()                            a connection kept open: c:send(text),
 --                                     c:answer(method?), c:close()
--- and for pools, beside the section `backend` (`backend`: t/lib/lua/backend.lua):
+-- and for pools, beside the section `backend` (its module is `backend`):
 --   start { … }                       sends, does not wait; `user` is X-User
 --   finish(started)                   its answer
 --   hold(n, key, { … })               starts n requests that the backend works
@@ -218,6 +218,19 @@ local function many(n, call)
 end
 
 
+local function within(seconds, call)
+    local start = ngx.now()
+    repeat
+        if call() then
+            return true
+        end
+        ngx.sleep(0.05)
+        ngx.update_time()
+    until ngx.now() - start > seconds
+    return false
+end
+
+
 local threads = {}
 
 
@@ -233,19 +246,6 @@ local function finish(started)
     return ok and answer or { status = 0, headers = {}, body = "",
                               verdict = "-", rule = "-", level = "-",
                               client = "-" }
-end
-
-
-local function within(seconds, call)
-    local start = ngx.now()
-    repeat
-        if call() then
-            return true
-        end
-        ngx.sleep(0.05)
-        ngx.update_time()
-    until ngx.now() - start > seconds
-    return false
 end
 
 
