@@ -9,8 +9,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
-from gateway import (ROOT, SOAK, Connection, alive, free_port,  # noqa: E402
-                     main, soon)
+from gateway import (ROOT, SOAK, Connection, alive, children,  # noqa: E402
+                     free_port, main, soon)
 from pools import (PoolCase, percentile, pool, request, say,  # noqa: E402
                    times)
 
@@ -198,6 +198,27 @@ class Killed(PoolCase):
             self.assertTrue(crowd.wait(
                 until=lambda: self.backend.at_work == 0))
             self.assertEqual(gw.ask(path="/b/x").verdict, "pass")
+
+    def test_a_gateway_killed_whole(self):
+        """Master and workers; started again it has all of its slots."""
+        gw = self.gateway(pool(limit=3, max_wait="30s"), workers=2)
+        crowd = self.crowd(gw)
+        held = self.held(crowd, 3, "a", path="/b/0/x", user="h%d")
+        waiting = self.queued(gw, crowd, 4, "a")
+        everyone = [gw.master()] + children(gw.master())
+        for pid in everyone:
+            os.kill(pid, signal.SIGKILL)
+        self.assertTrue(crowd.wait(held + waiting, 3))
+        self.assertTrue(soon(lambda: not any(map(alive, everyone))))
+        gw.start()
+        self.at_rest(gw)
+        self.backend.release("a", 3)
+        again = self.held(crowd, 3, "b", path="/b/0/x", user="h%d")
+        fourth = self.queued(gw, crowd, 1, "b")
+        self.backend.release("b", 4)
+        self.assertTrue(crowd.wait(again + fourth))
+        self.assertEqual([c.status for c in again + fourth], [200] * 4)
+        self.assertEqual({c.wait_s for c in again}, {0.0})
 
     def test_user_cap_survives_kills(self):
         """What a dead worker had of a user's is the user's again."""
@@ -495,6 +516,32 @@ class Shares(PoolCase):
         # Some of the thirty share a cohort of 256 with the noisy one.
         self.assertGreater(share["other"], 0.75)
         self.assertLess(share["noisy"], 0.5)
+
+    def test_lower_levels_share_by_weight(self):
+        """200 a second can be served; levels 1, 2 and 3 each ask for 200, as
+        many clients: 8 to 2 to 1."""
+        seconds = 30 if SOAK else 5
+        gw = self.gateway(pool(limit=4, max_wait="5s"))
+        crowd = self.crowd(gw)
+        paths = {"1": "/b/1/x", "2": "/b/2/x", "3": "/b/x"}
+        plan = [(i / 200, request(path + "?s=0.02", ip="10.%s.%d.1"
+                                  % (level, i % 100)), level)
+                for i in range(200 * seconds)
+                for level, path in paths.items()]
+        clients = crowd.play(plan)
+        served = {level: sum(c.status == 200 and c.tag == level
+                             for c in clients) for level in paths}
+        self.assertEqual({c.level for c in clients if c.status == 200},
+                         set(paths))
+        self.assertLessEqual({c.status for c in clients}, {200, 503})
+        total = sum(served.values())
+        share = {level: n / total for level, n in served.items()}
+        say("served by level: " + ", ".join(
+            "%s %.0f %%" % (level, 100 * share[level]) for level in paths)
+            + " (73, 18, 9 by weight)")
+        self.assertTrue(0.6 < share["1"] < 0.85, share)
+        self.assertTrue(0.1 < share["2"] < 0.28, share)
+        self.assertTrue(0.04 < share["3"] < 0.18, share)
 
     def test_level_0_passes_a_standing_flood(self):
         """400 a second of the lowest level on what can serve 80; level 0, 20

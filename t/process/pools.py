@@ -308,6 +308,48 @@ class Waiters(PoolCase):
         self.assertEqual(self.backend.peak, 1)
         self.workers_change = True
 
+    def test_a_reload_with_another_limit(self):
+        """Those who wait in workers of the old configuration go on under the
+        new limit."""
+        gw = self.gateway(pool(limit=1, max_wait="20s"), workers=2)
+        self.workers_change = True
+        crowd = self.crowd(gw)
+        held = self.held(crowd, 1, "a", path="/b/0/x", user="h%d")
+        waiting = self.queued(gw, crowd, 4, "a")
+        gw.configure(gw.toml.replace("limit = 1", "limit = 3"))
+        gw.hup(wait=False)
+        self.assertTrue(crowd.wait(until=lambda: self.backend.at_work == 3))
+        self.assertTrue(soon(lambda: self.pool(gw)["limit"] == 3))
+        self.assertEqual((self.in_flight(gw), self.waiting(gw)), (3, 2))
+        self.backend.release("a", 5)
+        self.assertTrue(crowd.wait(held + waiting))
+        self.assertEqual({c.status for c in held + waiting}, {200})
+        self.assertTrue(soon(lambda: not gw.leavers()))
+
+    def test_a_reload_without_the_pool_and_back(self):
+        gw = self.gateway(pool(limit=2, max_wait="20s"), workers=2)
+        self.workers_change = True
+        crowd = self.crowd(gw)
+        before = gw.toml
+        held = self.held(crowd, 2, "a", path="/b/0/x", user="h%d")
+        waiting = self.queued(gw, crowd, 2, "a")
+        gw.configure(before.replace(before[before.index("[[pools]]"):
+                                           before.index("[[priority")], ""))
+        gw.hup()
+        self.assertEqual(gw.status()["pools"], [])
+        free = self.held(crowd, 5, "f")
+        self.backend.release("f", 5)
+        self.backend.release("a", 4)
+        self.assertTrue(crowd.wait(held + waiting + free))
+        self.assertEqual({c.status for c in held + waiting + free}, {200})
+        gw.configure(before)
+        gw.hup()
+        self.at_rest(gw)
+        again = self.held(crowd, 2, "b", path="/b/0/x", user="h%d")
+        third = self.queued(gw, crowd, 1, "b")
+        self.backend.release("b", 3)
+        self.assertTrue(crowd.wait(again + third))
+
     def test_b75_nobody_waits_for_longer_than_max_wait(self):
         """1 at once, 3 s each, 10 in parallel, none may wait for more than
         1 s: one is served, nine are refused in time."""
