@@ -16,6 +16,7 @@ pub mod answer;
 pub mod buckets;
 pub mod check;
 pub mod client;
+pub mod cluster;
 pub mod current;
 pub mod decide;
 pub mod degrade;

@@ -21,18 +21,31 @@ pub fn json() -> Result<String, String> {
 /// Each pool in force. One whose lock is not to be had is shown without numbers.
 fn pools(w: &worker::Worker) -> Vec<Value> {
     let of = |p: &CompiledPool| {
-        let Some(touched) = w.region.pool(p.id, |it, now, _| it.view(now)) else {
+        let Some(touched) = w
+            .region
+            .pool(p.id, |it, now, _| (it.view(now), it.state.cluster))
+        else {
             return json!({ "name": p.name });
         };
-        let view = touched.value;
-        json!({
+        let (view, cluster) = touched.value;
+        let mut shown = json!({
             "name": p.name,
             "limit": view.limit,
             "saturated": view.saturated,
             "in_flight": view.in_flight,
             "abandoned": view.ghosts,
             "waiting": view.waiting,
-        })
+        });
+        if p.cluster {
+            // `limit` is this gateway's share.
+            shown["cluster"] = json!({
+                "limit": cluster.limit,
+                "gateways": cluster.gateways,
+                "slot_by_slot": cluster.strict == 1,
+                "limits_differ": cluster.differs == 1,
+            });
+        }
+        shown
     };
     w.force.rules.pools.iter().map(of).collect()
 }

@@ -177,22 +177,12 @@ impl Follower {
         }
     }
 
-    /// Workers of an older setup leave the lock to the newest that live.
-    fn outdated(&self) -> bool {
-        let region = self.setup.region;
-        region.setup_generation() != self.setup.generation
-            && region
-                .workers()
-                .iter()
-                .any(|w| w.setup_generation > self.setup.generation)
-    }
-
     fn lead(&mut self) {
         let due = self.tried.elapsed() >= TRY_LOCK;
         if self.leading.is_some() {
             if due {
                 self.tried = Instant::now();
-                if self.outdated() {
+                if outdated(&self.setup) {
                     return self.stop_leading();
                 }
             }
@@ -201,7 +191,7 @@ impl Follower {
                 return;
             }
             self.tried = Instant::now();
-            if self.outdated() || !self.setup.region.try_lock_sync() {
+            if outdated(&self.setup) || !self.setup.region.try_lock_sync() {
                 return;
             }
             self.start_leading();
@@ -308,8 +298,18 @@ impl Follower {
     }
 }
 
+/// Workers of an older setup leave what one of them does for all to the newest that live.
+pub(super) fn outdated(setup: &Setup) -> bool {
+    let region = setup.region;
+    region.setup_generation() != setup.generation
+        && region
+            .workers()
+            .iter()
+            .any(|w| w.setup_generation > setup.generation)
+}
+
 /// Names this gateway among those of a store: the same for all its workers, and after a restart.
-fn gateway_id(region: &Region) -> String {
+pub(super) fn gateway_id(region: &Region) -> String {
     let mut host = [0u8; 256];
     // SAFETY: the buffer has the length that is passed; a name that fills it is cut below.
     let named = unsafe { libc::gethostname(host.as_mut_ptr().cast(), host.len()) } == 0;

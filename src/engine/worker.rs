@@ -1,5 +1,6 @@
 //! One nginx worker: what its requests share. Lives in nginx's own thread.
 use super::buckets::Item;
+use super::cluster;
 use super::current::{Current, InForce};
 use super::degrade::Shown;
 use super::facts::Buffers;
@@ -102,6 +103,11 @@ pub fn start(exiting: fn() -> bool) -> Result<(), String> {
     }
     thread::start(&shared)?;
     sync::start(
+        Arc::clone(&setup),
+        Arc::clone(&current),
+        Arc::clone(&shared),
+    )?;
+    cluster::start(
         Arc::clone(&setup),
         Arc::clone(&current),
         Arc::clone(&shared),

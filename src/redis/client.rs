@@ -21,7 +21,7 @@ use super::errors::{Judgement, judge};
 use super::group::{self, Door, Outlet, Question, Whom};
 pub use super::health::Health;
 use super::keeper::keep;
-use super::scripts::{self, Arguments, BUCKET, BucketAsk, Reply};
+use super::scripts::{self, Arguments, BUCKET, BucketAsk, Reply, Script};
 use crate::domain::config::Store;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use std::cell::{OnceCell, RefCell};
@@ -160,6 +160,17 @@ impl Client {
                 .await
                 .and_then(Value::extract_error)
         };
+        self.ask(call, deadline).await
+    }
+
+    /// Runs a script that may run twice.
+    pub(super) async fn run(
+        &self,
+        script: &'static Script,
+        arguments: &Arguments,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        let call = async |link: Rc<Link>| script.run(&mut link.mux(), arguments).await;
         self.ask(call, deadline).await
     }
 

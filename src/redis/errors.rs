@@ -36,8 +36,9 @@ pub struct Judgement {
 }
 
 const NOPERM: &str = "its ACL forbids this user what is needed: on keys <prefix>:* EVAL, EVALSHA, TIME, GET, \
-         SET, ZADD, ZREM, for configuration and lists WATCH, MULTI, EXEC, TYPE, EXISTS, HLEN, \
-         HGETALL, SSCAN, ZSCAN, ZCOUNT, ZREMRANGEBYSCORE, EXPIRE, INFO";
+         SET, ZADD, ZREM, for pools of several gateways HGETALL, HSET, HDEL, PEXPIRE, RPUSH, \
+         LTRIM, LRANGE, DEL, ZRANGE, ZREMRANGEBYSCORE, for configuration and lists WATCH, \
+         MULTI, EXEC, TYPE, EXISTS, HLEN, HGETALL, SSCAN, ZSCAN, ZCOUNT, ZREMRANGEBYSCORE, EXPIRE, INFO";
 
 /// Code, what it means and what would help, definite and reconnect.
 const KNOWN: [(&str, &str, bool); 14] = [

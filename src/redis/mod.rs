@@ -5,6 +5,7 @@
 //! - [`group`]: decisions that come while a call is under way share the next one.
 //! - [`scripts`]: `bucket.lua` and how it is called. Its specification is
 //!   [`crate::domain::bucket::spent`].
+//! - [`lease`]: one pool's limit for all gateways, shared out by `lease.lua` and `slot.lua`.
 //! - [`sync`]: what changes in Redis reaches the gateway. Connections of its own, so
 //!   that its slowness is nobody else's.
 //!
@@ -17,6 +18,7 @@ mod errors;
 pub mod group;
 mod health;
 mod keeper;
+pub mod lease;
 pub mod scripts;
 pub mod sync;
 mod tls;

@@ -44,7 +44,7 @@ pub struct Script {
 }
 
 impl Script {
-    fn new(code: &'static str) -> Script {
+    pub(super) fn new(code: &'static str) -> Script {
         Script {
             code,
             sha1: redis::Script::new(code).get_hash().to_owned(),

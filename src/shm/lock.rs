@@ -7,6 +7,7 @@
 //!  byte 2^20 + 2     held while a rule's entry is given to another name
 //!  byte 2^20 + 3     held while a pool's place is
 //!  byte 2^20 + 4     held while a lock that is lost is made anew
+//!  byte 2^20 + 5     held by the one worker that speaks for the gateway's pools
 //! ```
 //!
 //! The kernel drops them when their process dies, however it dies, so no mark
@@ -34,6 +35,7 @@ pub const OPENING: i64 = SYNC + 1;
 pub const RULES: i64 = SYNC + 2;
 pub const POOLS: i64 = SYNC + 3;
 pub const RENEW: i64 = SYNC + 4;
+pub const CLUSTER: i64 = SYNC + 5;
 
 /// The open file.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use super::file;
 use super::layout::{Header, LAYOUT, Layout};
 use super::life::{self, Attach, Case};
 use super::line::{Line, Lines, RuleTotals, Totals};
-use super::lock::{LockFile, SYNC};
+use super::lock::{CLUSTER, LockFile, SYNC};
 use super::memory::Memory;
 use super::published::Kind;
 use super::rules::{RuleEntry, RuleId, Rules};
@@ -281,6 +281,7 @@ impl Region {
         {
             lock.unlock(self.line.load(Relaxed) as i64);
             lock.unlock(SYNC);
+            lock.unlock(CLUSTER);
         }
         self.line.store(self.layout.lines, Relaxed);
     }
@@ -302,6 +303,18 @@ impl Region {
     pub fn unlock_sync(&self) {
         if let Some(lock) = self.lock_file() {
             lock.unlock(SYNC);
+        }
+    }
+
+    /// The same for the one worker that speaks with other gateways about pools.
+    pub fn try_lock_cluster(&self) -> bool {
+        self.lock_file()
+            .is_none_or(|lock| lock.try_lock(CLUSTER).unwrap_or(false))
+    }
+
+    pub fn unlock_cluster(&self) {
+        if let Some(lock) = self.lock_file() {
+            lock.unlock(CLUSTER);
         }
     }
 

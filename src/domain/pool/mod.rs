@@ -16,6 +16,7 @@
 //! | `dispatch` | who gets the next slot |
 //! | `shed` | who may not wait, and who has to stop |
 //! | `wheel` | what time alone ends |
+//! | `cluster` | what other gateways are told of it |
 //! | `measure` | how long slots are held, how many asked |
 //! | `rebuild` | a sound state out of any bits |
 //! | [`limiter`], [`routes`] | how many slots; what each kind of request takes |
@@ -172,6 +173,7 @@ impl Wakes {
 }
 
 mod class;
+mod cluster;
 mod counts;
 mod dispatch;
 mod entry;
@@ -187,6 +189,7 @@ mod wheel;
 #[cfg(test)]
 mod tests;
 
+pub use cluster::{Cluster, Report};
 pub use counts::{Counts, View, WAIT_BOUNDS_NS};
 pub use entry::Entry;
 pub use state::{Heap, Pool, State};

@@ -1,4 +1,5 @@
 //! A sound state out of any bits.
+use super::cluster::Cluster;
 use super::entry::{self, By, Entry, List, get, get_mut};
 use super::measure::{Mean, TenSeconds};
 use super::{COHORTS, Counts, LEVELS, LINES, Nanos, Pool, Settings, State, Wakes};
@@ -23,6 +24,7 @@ impl Pool<'_> {
         state.routes.format();
         state.limiter.format(settings, now);
         state.counts = Counts::new();
+        state.cluster = Cluster::default();
         state.leased = 0;
         (state.share, state.fallback, state.share_until) = (0, 0, 0);
         for class in state.classes.iter_mut() {

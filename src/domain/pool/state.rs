@@ -1,5 +1,6 @@
 //! What there is of a pool.
 use super::class::Class;
+use super::cluster::Cluster;
 use super::entry::{Entry, List};
 use super::fair::Fair;
 use super::limiter::Limiter;
@@ -53,6 +54,7 @@ pub struct State {
     pub(super) counts: Counts,
     pub routes: Routes,
     pub limiter: Limiter,
+    pub cluster: Cluster,
 }
 
 const _: () = assert!(size_of::<State>() <= 192 << 10);
@@ -102,6 +104,12 @@ impl State {
             counts: Counts::new(),
             routes: Routes::new(),
             limiter: Limiter::new(),
+            cluster: Cluster {
+                gateways: 0,
+                limit: 0,
+                differs: 0,
+                strict: 0,
+            },
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Against a real Redis, and the scripts in an embedded LuaJIT.
 mod client;
 mod group;
+mod lease;
 mod recorder;
 mod script;
 mod sync;
