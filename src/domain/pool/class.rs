@@ -255,3 +255,18 @@ pub(super) fn deadline(level: usize, blind: bool, max_wait: u64, since: u64, ask
 fn standing(level: usize) -> u64 {
     STANDING_NS[level.min(STANDING_NS.len() - 1)]
 }
+
+#[cfg(test)]
+impl Class {
+    pub(super) fn scramble(&mut self, bits: &mut dyn FnMut() -> u64) {
+        self.queues.iter_mut().for_each(|it| it.scramble(bits));
+        self.lengths = std::array::from_fn(|_| bits() as u16);
+        self.active = std::array::from_fn(|_| bits());
+        self.fair.scramble(bits);
+        self.blind.scramble(bits);
+        self.waiting = bits() as u32;
+        self.last = bits() as u32;
+        self.since = bits();
+        self.dispatches.scramble(bits);
+    }
+}

@@ -226,3 +226,24 @@ impl List {
         found
     }
 }
+
+#[cfg(test)]
+impl List {
+    pub(super) fn scramble(&mut self, bits: &mut dyn FnMut() -> u64) {
+        (self.head, self.tail) = (bits() as u32, bits() as u32);
+    }
+}
+
+#[cfg(test)]
+impl Entry {
+    pub(super) fn scramble(&mut self, bits: &mut dyn FnMut() -> u64) {
+        self.generation = bits() as u32;
+        [self.phase, self.level, self.cohort] = std::array::from_fn(|_| bits() as u8);
+        [self.route, self.flags, self.reason] = std::array::from_fn(|_| bits() as u8);
+        [self.line, self.slot] = std::array::from_fn(|_| bits() as u16);
+        [self.ticket, self.since, self.at, self.due] = std::array::from_fn(|_| bits());
+        for link in &mut self.links {
+            (link.next, link.prev) = (bits() as u32, bits() as u32);
+        }
+    }
+}

@@ -64,3 +64,12 @@ impl<const N: usize> Fair<N> {
         }
     }
 }
+
+#[cfg(test)]
+impl<const N: usize> Fair<N> {
+    pub(super) fn scramble(&mut self, bits: &mut dyn FnMut() -> u64) {
+        self.tags = std::array::from_fn(|_| f64::from_bits(bits()));
+        self.time = f64::from_bits(bits());
+        self.greatest = f64::from_bits(bits());
+    }
+}

@@ -133,3 +133,19 @@ pub(super) fn seconds(ns: u64) -> f64 {
 pub(super) fn nanos(seconds: f64) -> Nanos {
     Nanos((seconds * 1e9).max(0.0) as u64)
 }
+
+#[cfg(test)]
+impl Mean {
+    pub(super) fn scramble(&mut self, bits: &mut dyn FnMut() -> u64) {
+        self.value = f64::from_bits(bits());
+        self.seen = bits() as u32;
+    }
+}
+
+#[cfg(test)]
+impl<const N: usize, const WIDTH: u64> Window<N, WIDTH> {
+    pub(super) fn scramble(&mut self, bits: &mut dyn FnMut() -> u64) {
+        self.sums = std::array::from_fn(|_| f64::from_bits(bits()));
+        self.newest = bits();
+    }
+}

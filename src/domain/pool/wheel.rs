@@ -80,7 +80,9 @@ impl Wheel {
     pub(super) fn pop(&mut self, entries: &mut [Entry], now: u64) -> Option<u32> {
         let current = now / SLOT_NS;
         // Time does not run back: only a broken wheel can be ahead of it.
-        self.done = self.done.min(current);
+        // And after a long rest one turn is enough to meet them all.
+        let oldest = current.saturating_sub(SLOTS as u64);
+        self.done = self.done.clamp(oldest, current);
         while self.done < current {
             let Some(number) = self.next().filter(|&it| it <= current) else {
                 self.done = current;
@@ -154,5 +156,11 @@ impl Wheel {
             found += walked.len();
         }
         found
+    }
+
+    pub(super) fn scramble(&mut self, bits: &mut dyn FnMut() -> u64) {
+        self.slots.iter_mut().for_each(|it| it.scramble(bits));
+        self.full = std::array::from_fn(|_| bits());
+        self.done = bits();
     }
 }

@@ -226,6 +226,10 @@ fn check(heap: &Heap, now: u64) {
     let (mut slots, mut waiting) = ([0u32; LEVELS], [0u32; LEVELS]);
     for it in entries {
         phases[usize::from(it.phase)] += 1;
+        if it.phase == entry::FREE {
+            assert_eq!(it.slot, super::wheel::OUT);
+            continue;
+        }
         notices_due += u32::from(it.is_notice());
         slots[usize::from(it.level)] += u32::from(it.has_slot());
         if it.phase == entry::WAITING {

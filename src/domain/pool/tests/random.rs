@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 
 #[derive(Clone, Debug)]
-enum Event {
+pub(super) enum Event {
     Arrive {
         level: u8,
         cohort: u8,
@@ -29,7 +29,7 @@ enum Event {
     Rebuild,
 }
 
-fn some_settings() -> impl Strategy<Value = Settings> {
+pub(super) fn some_settings() -> impl Strategy<Value = Settings> {
     (0..2u32, 1..6u32, 0..20u32, 2..=5u32, 0..2u32, 1..3000u64).prop_map(
         |(adaptive, limit, capacity, levels, cluster, max_wait_ms)| Settings {
             adaptive,
@@ -43,7 +43,7 @@ fn some_settings() -> impl Strategy<Value = Settings> {
     )
 }
 
-fn event() -> impl Strategy<Value = Event> {
+pub(super) fn event() -> impl Strategy<Value = Event> {
     let feedback = prop_oneof![
         Just(Feedback::None),
         Just(Feedback::Error),
@@ -76,7 +76,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// What the workers know: who asked and was not answered yet, and who has a slot.
 #[derive(Default)]
-struct Known {
+pub(super) struct Known {
     open: HashMap<EntryId, (u16, u64, bool)>,
     order: Vec<EntryId>,
     next: u64,
@@ -98,7 +98,7 @@ impl Known {
     }
 }
 
-fn run(heap: &mut Heap, known: &mut Known, event: &Event, at: u64) {
+pub(super) fn run(heap: &mut Heap, known: &mut Known, event: &Event, at: u64) {
     let (now, mut wakes) = (Nanos(at), Wakes::default());
     let mut pool = heap.pool();
     match event.clone() {
