@@ -101,7 +101,7 @@ pub unsafe extern "C" fn ended(data: *mut c_void) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_log(r: *mut c_void) -> i32 {
     // SAFETY: the caller's promise.
-    unsafe { with_request(r, |w, x| pools::log(w, x)) }
+    unsafe { with_request(r, pools::log) }
 }
 
 /// The response's header has arrived.
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn sluice_log(r: *mut c_void) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_header(r: *mut c_void) -> i32 {
     // SAFETY: the caller's promise.
-    unsafe { with_request(r, |w, x| pools::header(w, x)) }
+    unsafe { with_request(r, pools::header) }
 }
 
 /// # Safety
