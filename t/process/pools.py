@@ -474,7 +474,7 @@ class Waiters(PoolCase):
 
     def test_b77_odd_raises(self):
         """-1, 0, 1, 2147483647 and text: clamped or ignored, never a crash;
-        levels of that kind in the configuration are refused (t/26)."""
+        levels of that kind in the configuration are refused (t/27)."""
         gw = self.gateway(
             pool(limit=1), access='local raise = ngx.var.http_x_raise '
             'require("resty.sluice").access{ user = "u", '
