@@ -168,3 +168,7 @@ impl<'a, F: Fn(&str, bool, &View)> Watch<'a, F> {
         self.repairs = now;
     }
 }
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;

@@ -119,6 +119,7 @@ impl Memory {
         self.len
     }
 
+    #[inline]
     pub fn slice<T: Shared>(&self, offset: usize, count: usize) -> &[T] {
         let bytes = count
             .checked_mul(size_of::<T>())
@@ -135,6 +136,7 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast::<T>(), count) }
     }
 
+    #[inline]
     pub fn at<T: Shared>(&self, offset: usize) -> &T {
         &self.slice::<T>(offset, 1)[0]
     }
@@ -142,6 +144,7 @@ impl Memory {
     /// Where `count` values lie that a lock protects: inside of the memory and
     /// aligned. Whoever makes a reference of it holds that lock, and the range
     /// is no [`Shared`] type's.
+    #[inline]
     pub fn plain<T: Plain>(&self, offset: usize, count: usize) -> NonNull<[T]> {
         let bytes = count
             .checked_mul(size_of::<T>())

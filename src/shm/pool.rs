@@ -145,6 +145,7 @@ fn unpack(word: u64) -> (u32, Deferred) {
 }
 
 impl PoolHead {
+    #[inline]
     pub fn lock(&self, most: Duration) -> Result<Guard<'_>, Missed> {
         self.lock.lock_within(most)
     }
@@ -161,6 +162,7 @@ pub struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// The parts of the pool at that offset.
+    #[inline]
     pub fn at(memory: &'a Memory, offset: usize, entries: usize) -> Place<'a> {
         use super::layout::Layout;
         Place {
@@ -187,6 +189,7 @@ impl<'a> Place<'a> {
     }
 
     /// Whether the pool is still the one that was taken under this id.
+    #[inline]
     pub fn is(self, id: PoolId) -> bool {
         // Acquire: with the release of `formatted`. That a pool is given to
         // another name is settled by the lock: nothing is in it then, and an id
@@ -202,6 +205,7 @@ impl<'a> Place<'a> {
     }
 
     /// Takes the lock. What was deferred is not applied yet.
+    #[inline]
     pub fn enter(self, guard: Guard<'a>, now: Nanos) -> Held<'a> {
         // Relaxed: behind the lock.
         let last = self.head.last_ns.load(Relaxed);
@@ -249,6 +253,7 @@ impl<'a> Place<'a> {
     }
 
     /// Whether there is something for the next holder to apply.
+    #[inline]
     pub fn has_deferred(self) -> bool {
         self.head.deferred.load(Relaxed) != 0
     }
@@ -267,6 +272,7 @@ pub struct Held<'a> {
 }
 
 impl Held<'_> {
+    #[inline]
     pub fn pool(&mut self) -> Pool<'_> {
         // SAFETY: inside of the memory and aligned, which `Memory::plain`
         // asserted; any bits are a value (`Plain`). The lock is held, so nobody
@@ -282,6 +288,7 @@ impl Held<'_> {
 
     /// Applies what was deferred; `all`: looks at every word, since bits may be
     /// missing.
+    #[cold]
     pub fn apply_deferred(&mut self, all: bool, wakes: &mut Wakes) {
         let (place, now) = (self.place, self.now);
         // First the flag, then the bits, then the words, each gone before what
@@ -330,12 +337,14 @@ impl Held<'_> {
     }
 
     /// The state is whole.
+    #[inline]
     pub fn finish(&mut self) {
         self.finished = true;
     }
 }
 
 impl Drop for Held<'_> {
+    #[inline]
     fn drop(&mut self) {
         if !self.finished {
             // Relaxed: the unlocking publishes it.
@@ -345,57 +354,4 @@ impl Drop for Held<'_> {
 }
 
 #[cfg(test)]
-impl PoolHead {
-    pub fn set_last(&self, ns: u64) {
-        self.last_ns.store(ns, Relaxed);
-    }
-
-    pub fn lose(&self) {
-        self.lock.lose();
-    }
-}
-
-#[cfg(test)]
-impl Place<'_> {
-    /// As a holder that dies at the worst moment leaves them.
-    pub fn forget_bits(self) {
-        self.head.bits.iter().for_each(|w| w.store(0, Relaxed));
-        self.head.deferred.store(0, Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_deferred_fits_in_a_word() {
-        let release = |feedback, abandoned| {
-            Deferred::Release(Completion {
-                feedback,
-                abandoned,
-            })
-        };
-        let long = Nanos(RESPONSE_MAX * RESPONSE_UNIT_NS);
-        for deferred in [
-            Deferred::Leave,
-            release(Feedback::None, false),
-            release(Feedback::Error, true),
-            release(Feedback::Response(Nanos(0)), false),
-            release(Feedback::Response(Nanos(20_000_000)), true),
-            release(Feedback::Response(long), false),
-        ] {
-            for generation in [0, 1, u32::MAX] {
-                let word = pack(generation, deferred);
-                assert_ne!(word & SET, 0);
-                let (g, d) = unpack(word);
-                assert_eq!((g, format!("{d:?}")), (generation, format!("{deferred:?}")));
-            }
-        }
-        let longer = release(Feedback::Response(Nanos(u64::MAX)), false);
-        let (_, d) = unpack(pack(1, longer));
-        let cut = release(Feedback::Response(long), false);
-        assert_eq!(format!("{d:?}"), format!("{cut:?}"));
-        assert!(long.0 > 17 * 60_000_000_000);
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::domain::pool::{Arrival, Completion, Entered, Feedback};
-use crate::shm::pool::Held;
+use crate::shm::pool::{Held, wake};
 
 const MS: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;

@@ -1,10 +1,11 @@
 //! The region: what the rest of the crate sees of the shared memory.
 //!
 //! Here are its making, its workers and its numbers; in `limits` the rules and
-//! deciding by them, in `pools` the queues, in `beside` what lies in files of
-//! its own.
+//! deciding by them, in `pools` the queues and in `holds` what workers hold in
+//! them, in `beside` what lies in files of its own.
 mod behaviour;
 mod beside;
+mod holds;
 mod limits;
 mod pools;
 
@@ -52,6 +53,7 @@ pub struct WorkerInfo {
 }
 
 /// `CLOCK_MONOTONIC`: the same in all processes of a boot, never set back.
+#[inline]
 pub fn monotonic() -> Nanos {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -72,6 +72,7 @@ pub enum Missed {
 }
 
 impl Drop for Guard<'_> {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: this thread locked this mutex (a guard is not `Send`), once.
         unsafe { libc::pthread_mutex_unlock(self.mutex.0.get()) };
@@ -101,9 +102,21 @@ impl Mutex {
     }
 
     /// 0, `EBUSY`, `EOWNERDEAD` (it is locked) or `ENOTRECOVERABLE`.
+    #[inline]
     fn try_lock(&self) -> libc::c_int {
         // SAFETY: a mutex that was initialised when the region was made.
         unsafe { libc::pthread_mutex_trylock(self.0.get()) }
+    }
+}
+
+impl Mutex {
+    #[cold]
+    fn after_death(&self) -> bool {
+        // At once: whoever dies before this leaves the same to the next; whoever
+        // does so after it, in repairing, too.
+        // SAFETY: this thread has just locked it, in this state.
+        unsafe { libc::pthread_mutex_consistent(self.0.get()) };
+        true
     }
 }
 
@@ -114,6 +127,7 @@ impl RobustLock {
     }
 
     /// Tries for that time, [`PATIENCE`] where requests are served.
+    #[inline]
     pub fn lock_within(&self, most: Duration) -> Result<Guard<'_>, Missed> {
         let mut taken = self.try_once();
         if let Err(Missed::Busy) = taken {
@@ -151,19 +165,14 @@ impl RobustLock {
         Err(Missed::Busy)
     }
 
+    #[inline]
     fn try_once(&self) -> Result<Guard<'_>, Missed> {
         // Acquire: with the release in `renew`, so that the mutex is one.
         let which = self.which.load(Acquire);
         let mutex = &self.mutexes[which as usize % 2];
         let owner_died = match mutex.try_lock() {
             0 => false,
-            libc::EOWNERDEAD => {
-                // At once: whoever dies before this leaves the same to the
-                // next; whoever does so after it, in repairing, too.
-                // SAFETY: this thread has just locked it, in this state.
-                unsafe { libc::pthread_mutex_consistent(mutex.0.get()) };
-                true
-            }
+            libc::EOWNERDEAD => mutex.after_death(),
             libc::ENOTRECOVERABLE => return Err(Missed::Lost(which)),
             _ => return Err(Missed::Busy),
         };

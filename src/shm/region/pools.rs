@@ -1,14 +1,13 @@
 //! Pools, and what workers hold in them; users of level 0; waking each other.
-use super::{Line, Region};
-use crate::domain::pool::{EntryId, Pool, Settings, Wakes};
+use super::{Line, Region, monotonic};
+use crate::domain::pool::{EntryId, LINES, Pool, Settings, Wakes};
 use crate::domain::units::Nanos;
 use crate::shm::Error;
 use crate::shm::error::error;
 use crate::shm::layout::PoolRoom;
 use crate::shm::lock::{POOLS, RENEW};
-use crate::shm::pool::{Deferred, Held, Missed, PATIENCE, Place, PoolId, wake};
+use crate::shm::pool::{Deferred, Guard, Held, Missed, PATIENCE, Place, PoolId};
 use crate::shm::rules::{NAME_BYTES, Name, Taker};
-use crate::shm::users::{UserSlot, Users};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 use std::sync::atomic::Ordering::*;
@@ -37,21 +36,18 @@ pub struct Repairs {
 const LONG: Duration = Duration::from_secs(1);
 
 impl Region {
-    fn places(&self) -> impl Iterator<Item = (usize, Place<'_>)> {
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, Place<'_>)> {
         (0..self.layout.pools).map(|index| (index, self.place(index)))
     }
 
-    fn place(&self, index: usize) -> Place<'_> {
+    #[inline]
+    pub(super) fn place(&self, index: usize) -> Place<'_> {
         let l = &self.layout;
         Place::at(
             &self.memory,
             l.pools_at + index.min(l.pools - 1) * l.pool_bytes,
             l.entries,
         )
-    }
-
-    fn users(&self) -> Users<'_> {
-        Users::at(&self.memory, self.layout.users_at, self.layout.users)
     }
 
     // ---- names ----
@@ -183,6 +179,7 @@ impl Region {
     /// One event, or a few, under the pool's lock; workers that have something
     /// to collect are woken. `None`: the lock was not to be had within 2 ms, or
     /// the pool is gone. A call from within another's function is one of these.
+    #[inline]
     pub fn pool<T>(
         &self,
         id: PoolId,
@@ -217,15 +214,18 @@ impl Region {
 
     /// Takes a pool's lock, mends what a dead owner left, and applies what was
     /// deferred.
-    fn enter<'a>(&self, place: Place<'a>, most: Duration, wakes: &mut Wakes) -> Option<Held<'a>> {
-        let guard = loop {
-            match place.head.lock(most) {
-                Ok(guard) => break guard,
-                Err(Missed::Lost(lost)) if self.renew(|| place.renew(lost)) => {}
-                Err(_) => return None,
-            }
+    #[inline]
+    pub(super) fn enter<'a>(
+        &self,
+        place: Place<'a>,
+        most: Duration,
+        wakes: &mut Wakes,
+    ) -> Option<Held<'a>> {
+        let guard = match place.head.lock(most) {
+            Ok(guard) => guard,
+            Err(missed) => self.after_renewal(place, missed)?,
         };
-        let mut held = place.enter(guard, self.now());
+        let mut held = place.enter(guard, monotonic());
         if held.damaged {
             self.mend(&mut held, wakes);
         } else if place.has_deferred() {
@@ -234,11 +234,31 @@ impl Region {
         Some(held)
     }
 
+    #[cold]
+    fn after_renewal<'a>(&self, place: Place<'a>, mut missed: Missed) -> Option<Guard<'a>> {
+        while let Missed::Lost(lost) = missed
+            && self.renew(|| place.renew(lost))
+        {
+            match place.head.lock(PATIENCE) {
+                Ok(guard) => return Some(guard),
+                Err(again) => missed = again,
+            }
+        }
+        None
+    }
+
     /// Gives the lock back, then wakes whom the events concern. Whether that is
     /// this worker too.
-    fn leave(&self, mut held: Held<'_>, wakes: &Wakes) -> bool {
+    #[inline]
+    pub(super) fn leave(&self, mut held: Held<'_>, wakes: &Wakes) -> bool {
         held.finish();
         drop(held);
+        wakes.lines != [0; LINES / 64] && self.tell(wakes)
+    }
+
+    /// Wakes the workers of those lines, but for this one: whether it is among
+    /// them.
+    fn tell(&self, wakes: &Wakes) -> bool {
         // Relaxed: written by this process, in `attach_worker`.
         let mine = self.line.load(Relaxed);
         let mut woke_me = false;
@@ -273,7 +293,7 @@ impl Region {
 
     /// Makes a lock that is lost anew. False: another is at it.
     #[cold]
-    fn renew(&self, renew: impl FnOnce()) -> bool {
+    pub(super) fn renew(&self, renew: impl FnOnce()) -> bool {
         // Tried, not waited for: requests are served meanwhile.
         let Some(_threads) = self.threads.try_lock() else {
             return false;
@@ -297,117 +317,6 @@ impl Region {
             rebuilt: self.rebuilt.load(Relaxed),
             renewed: self.renewed.load(Relaxed),
         }
-    }
-
-    // ---- lines ----
-
-    /// Of this worker; that of no worker before it is attached, whose requests
-    /// nobody takes back.
-    pub fn line_index(&self) -> u16 {
-        self.line.load(Relaxed) as u16
-    }
-
-    /// Lets that line's worker look what it has to collect.
-    pub fn wake_line(&self, line: u16) {
-        wake::wake(self.lines().get(line.into()).head);
-    }
-
-    /// For a background thread of this worker: sleeps until its line is woken
-    /// or that time is over. `seen` is the thread's own, 0 at first. Whether the
-    /// line was woken since the last call.
-    pub fn wait_for_wake(&self, seen: &mut u32, timeout: Duration) -> bool {
-        wake::wait(self.my().head, seen, timeout)
-    }
-
-    fn is_mine(&self, index: usize) -> bool {
-        self.line_pid.load(Relaxed) == std::process::id() && self.line.load(Relaxed) == index
-    }
-
-    /// Lines that may hold something and whose worker is gone.
-    fn dead_lines(&self) -> impl Iterator<Item = usize> {
-        (0..self.layout.lines).filter(|index| {
-            let byte = *index as i64;
-            // Acquire: with the release in `attach_worker`.
-            self.lines().get(*index).head.holds.load(Acquire) != 0
-                && !self.is_mine(*index)
-                && (self.lock_file()).is_some_and(|lock| lock.owner(byte..byte + 1).is_none())
-        })
-    }
-
-    /// Tries every other line's byte; what a dead worker held is given back.
-    /// How many lines that were. For a background thread, every 250 ms or so.
-    pub fn reclaim(&self) -> usize {
-        let Some(lock) = self.lock_file() else {
-            return 0;
-        };
-        let _threads = self.threads.lock();
-        let dead: Vec<usize> = self.dead_lines().collect();
-        let mut cleared = 0;
-        for index in dead {
-            // Its byte is held meanwhile, so that no new worker is on that line.
-            if lock.try_lock(index as i64).unwrap_or(false) {
-                // Relaxed: nobody's, and not to be shown as a worker now.
-                self.lines().get(index).head.pid.store(0, Relaxed);
-                cleared += usize::from(self.clear_line(index));
-                lock.unlock(index as i64);
-            }
-        }
-        cleared
-    }
-
-    /// Takes back what was held under that line, whose byte is the caller's.
-    /// False: some lock was not to be had; all of it can be done again.
-    pub(super) fn clear_line(&self, index: usize) -> bool {
-        let head = self.lines().get(index).head;
-        if head.holds.load(Acquire) == 0 {
-            return true;
-        }
-        let users = self.users();
-        let mut all = match users.clear(index as u16) {
-            Err(Missed::Lost(lost)) => {
-                self.renew(|| users.renew(lost)) && users.clear(index as u16).is_ok()
-            }
-            cleared => cleared.is_ok(),
-        };
-        for (_, place) in self.places().filter(|(_, place)| place.head.is_used()) {
-            let mut wakes = Wakes::default();
-            match self.enter(place, PATIENCE, &mut wakes) {
-                Some(mut held) => {
-                    let now = held.now;
-                    held.pool().line_died(index as u16, now, &mut wakes);
-                    self.leave(held, &wakes);
-                }
-                None => all = false,
-            }
-        }
-        if all {
-            // Release: with the acquire above.
-            head.holds.store(0, Release);
-        }
-        all
-    }
-
-    // ---- users of level 0 ----
-
-    /// One more request of that user, over all workers of the gateway. `None`:
-    /// it holds `cap` already, or there is no room to know it by.
-    pub fn take_user(&self, hash: u64, cap: u32) -> Option<UserSlot> {
-        match self.users().take(hash, cap, self.line_index()) {
-            Err(Missed::Lost(lost)) => {
-                self.renew(|| self.users().renew(lost));
-                None
-            }
-            taken => taken.ok()?,
-        }
-    }
-
-    pub fn give_user(&self, slot: UserSlot) {
-        self.users().give(slot, self.line_index());
-    }
-
-    /// Requests of users that are held, of all of them.
-    pub fn users_held(&self) -> u64 {
-        self.users().held()
     }
 }
 
