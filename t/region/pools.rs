@@ -389,7 +389,7 @@ fn a_line_is_handed_over_empty() {
             arrive(&region, pool, 1, ticket);
         }
         for _ in 0..4 {
-            std::mem::forget(region.take_user(77, 4).unwrap());
+            let _kept = region.take_user(77, 4).unwrap();
         }
         ready(link);
         hear(link);
