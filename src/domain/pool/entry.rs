@@ -192,7 +192,9 @@ impl List {
         let Some(entry) = get_mut(entries, index) else {
             return;
         };
-        let Link { next, prev } = std::mem::replace(&mut entry.links[by as usize], UNLINKED);
+        let link = std::mem::replace(&mut entry.links[by as usize], UNLINKED);
+        // An entry that is its own neighbour would never leave its list.
+        let [next, prev] = [link.next, link.prev].map(|it| if it == index { NONE } else { it });
         match get_mut(entries, prev) {
             Some(entry) => entry.links[by as usize].next = next,
             None => self.head = next,

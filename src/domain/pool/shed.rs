@@ -225,7 +225,11 @@ impl Pool<'_> {
 
     /// What time alone ends.
     pub(super) fn expire(&mut self, now: u64, wakes: &mut Wakes) {
-        while let Some(index) = self.state.wheel.pop(self.entries, now) {
+        // Each entry once, unless links go in circles.
+        for _ in 0..=self.entries.len() {
+            let Some(index) = self.state.wheel.pop(self.entries, now) else {
+                return;
+            };
             let Some(&old) = get(self.entries, index) else {
                 continue;
             };

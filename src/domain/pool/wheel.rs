@@ -83,7 +83,11 @@ impl Wheel {
         // And after a long rest one turn is enough to meet them all.
         let oldest = current.saturating_sub(SLOTS as u64);
         self.done = self.done.clamp(oldest, current);
-        while self.done < current {
+        // Each step empties a slot or moves an entry on, unless links go in circles.
+        for _ in 0..2 * (SLOTS + entries.len()) {
+            if self.done == current {
+                return None;
+            }
             let Some(number) = self.next().filter(|&it| it <= current) else {
                 self.done = current;
                 return None;
@@ -107,6 +111,7 @@ impl Wheel {
             }
             self.insert_after(entries, index, number);
         }
+        self.done = current;
         None
     }
 
