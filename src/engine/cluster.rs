@@ -323,8 +323,10 @@ impl Member {
         let Some(touched) = region.pool(pool.id, |p, now, wakes| {
             self.put(p, &share, now, wakes);
         }) else {
+            // Not heard, as the store sees it: the share of before is still in the pool.
             return Ok(Put::default());
         };
+        self.heard = share.number;
         Ok(Put {
             woke_me: touched.woke_me || looked.woke_me,
             saturation: touched.saturation.or(looked.saturation),
@@ -333,7 +335,6 @@ impl Member {
 
     /// The reply, as far as it is not the pool's.
     fn take(&mut self, share: &Share, adaptive: bool, before: Nanos) {
-        self.heard = share.number;
         self.leads = adaptive && share.leads;
         self.gateways = share.gateways.max(1);
         self.differs = share.differs;

@@ -139,7 +139,10 @@ pub fn arguments(keys: &Keys, told: &Told<'_>) -> Arguments {
             "{} {} {} {}",
             told.limit, found.limit, found.knee, found.healthy
         ),
-        push(told.samples, told.now),
+        match report.adaptive {
+            true => push(told.samples, told.now),
+            false => String::new(),
+        },
         report.levels.to_string(),
     ];
     let levels = report.levels.min(LEVELS);
