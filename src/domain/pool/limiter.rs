@@ -24,6 +24,9 @@ mod steps;
 mod upload;
 mod window;
 
+#[cfg(test)]
+mod tests;
+
 use probe::Probe;
 use recent::Recent;
 use upload::Upload;
@@ -38,7 +41,7 @@ const CALM_NS: u64 = S;
 /// A deadline further ahead than this was not set by this code.
 const FURTHEST_NS: u64 = 600 * S;
 /// Until a limit that the leader found is in force at every gateway: they ask
-/// every 100 ms, and tell of what follows 100 ms later.
+/// every 100 ms, and tell of what follows another 100 ms later.
 const CLUSTER_LAG_NS: u64 = 250 * MS;
 
 /// A request that ended.
@@ -96,8 +99,9 @@ pub struct Limiter {
     base_x: Mean,
     /// R0 in ns.
     base_ns: Mean,
-    /// What `steps` is doing, and the limit that this needs in force; 0: L.
+    /// What `steps` is doing.
     step: u32,
+    /// The limit that a measurement needs in force; 0: L.
     forced: u32,
     /// 1: no knee has been looked for yet, or not since a brake.
     fresh: u32,
@@ -111,11 +115,18 @@ pub struct Limiter {
     high_first: u32,
     /// 1: a window with responses near the timeout; R0 does not move.
     frozen: u32,
-    first_x: f64,
-    /// Before the jump that is being verified, or the last step of the start.
+    /// Before the jump that is being verified, or the last step of the start:
+    /// L, what was in force, throughput.
     before_limit: f64,
-    before_x: f64,
+    before_in_force: f64,
     before_per_s: f64,
+    /// Throughput of the last window.
+    per_s: f64,
+    /// What of a rise of the limit is held back as yet, and how it dwindles.
+    ramp: f64,
+    ramp_from: f64,
+    ramp_at: u64,
+    ramp_ns: u64,
     /// No measurement until then.
     rest_until: u64,
     /// When somebody waited last, and since when windows have been calm.
@@ -125,6 +136,9 @@ pub struct Limiter {
     pooled_at: u64,
     window: Window,
     probe: Probe,
+    /// What the probe is compared with: the pair's first measurement, or what
+    /// was sent before the jump.
+    first: Probe,
     peaks: Peaks,
     recent: Recent,
     pending: Pending,
@@ -156,16 +170,21 @@ impl Limiter {
             high: 0,
             high_first: 0,
             frozen: 0,
-            first_x: 0.0,
             before_limit: 0.0,
-            before_x: 0.0,
+            before_in_force: 0.0,
             before_per_s: 0.0,
+            per_s: 0.0,
+            ramp: 0.0,
+            ramp_from: 0.0,
+            ramp_at: 0,
+            ramp_ns: 0,
             rest_until: 0,
             waited_at: 0,
             calm_since: 0,
             pooled_at: 0,
             window: Window::new(),
             probe: Probe::new(),
+            first: Probe::new(),
             peaks: Peaks::new(),
             recent: Recent::new(),
             pending: Pending::new(),
@@ -204,12 +223,15 @@ impl Limiter {
             return self.fixed.max(1);
         }
         let (min, max) = self.bounds();
-        let whole = match self.forced {
-            // Of not-a-number, 0: then min.
-            0 => self.limit.round() as u32,
-            forced => forced,
-        };
-        whole.clamp(min, max)
+        // Of not-a-number, 0: then min.
+        ((self.target() - self.ramp).round() as u32).clamp(min, max)
+    }
+
+    fn target(&self) -> f64 {
+        match self.forced {
+            0 => self.limit,
+            forced => f64::from(forced),
+        }
     }
 
     /// At least a fifth of the last window's completions found a waiter.
@@ -227,7 +249,7 @@ impl Limiter {
         if self.cluster == 1 {
             self.upload.push(c, now);
             // Own requests are among those that the leader is told of.
-            if now.0.wrapping_sub(self.pooled_at) < CALM_NS {
+            if self.leads(now.0) {
                 return;
             }
         }
@@ -238,17 +260,20 @@ impl Limiter {
     /// carried over to this gateway's clock. Calls come in the order of `now`,
     /// when the request ended.
     pub fn pooled(&mut self, c: &Done, routes: &mut Routes, now: Nanos) {
-        if now.0.wrapping_sub(self.pooled_at) >= CALM_NS {
+        if !self.leads(now.0) {
             self.watch(now.0);
+            self.window.begin(now.0);
+            self.pooled_at = now.0;
         }
-        self.pooled_at = now.0;
-        self.take(c, routes, now);
+        // What a gateway tells late does not turn time back.
+        self.pooled_at = self.pooled_at.max(now.0);
+        self.take(c, routes, Nanos(self.pooled_at));
     }
 
     /// What time alone brings about. Cheap: called with every event.
     pub fn tick(&mut self, load: Load, now: Nanos) {
         self.window.peak = self.window.peak.max(load.in_flight);
-        if load.waiting > 0 {
+        if load.waiting > 0 || self.waited_at > now.0 {
             self.waited_at = now.0;
         } else if self.saturated == 1
             && now.0.saturating_sub(self.waited_at) >= CALM_NS
@@ -259,6 +284,7 @@ impl Limiter {
             self.watch(now.0);
         }
         self.advance(now.0);
+        self.rise(now.0);
     }
 
     /// When `tick` should come next, ns from now; `u64::MAX`: no need.
@@ -307,12 +333,20 @@ impl Limiter {
 
     /// Whether what ends here moves the limit.
     fn moves(&self, now: u64) -> bool {
-        let leads = self.cluster != 1 || now.wrapping_sub(self.pooled_at) < CALM_NS;
-        self.adaptive == 1 && leads
+        self.adaptive == 1 && (self.cluster != 1 || self.leads(now))
     }
 
-    fn lag_ns(&self) -> u64 {
-        if self.cluster == 1 { CLUSTER_LAG_NS } else { 0 }
+    /// Of a cluster: the leader hears of every gateway's requests all the time.
+    fn leads(&self, now: u64) -> bool {
+        let lately = now.saturating_sub(self.pooled_at) < CALM_NS;
+        // A time ahead was not set by this code.
+        self.pooled_at > 0 && lately && self.pooled_at.saturating_sub(now) < CALM_NS
+    }
+
+    /// How long it takes until the backend feels a new limit.
+    fn with_lag(&self, ns: u64) -> u64 {
+        let lag = if self.cluster == 1 { CLUSTER_LAG_NS } else { 0 };
+        ns.saturating_add(lag)
     }
 
     fn bounds(&self) -> (u32, u32) {

@@ -1,73 +1,141 @@
 //! One measurement at one limit: what was sent before it began, or before the
 //! backend had settled at that limit, is not in it.
 
+/// Routes are told apart in a measurement modulo this.
+const STRATA: usize = 64;
+
 /// When a measurement begins and ends.
+///
+/// ```text
+///   begin        from                       close            end
+///     │── settle ──│── what is sent now counts ──│── its slowest ──│
+/// ```
+///
+/// Without the last part only the quick ones would be in it, more of them at a
+/// high limit than at a low one.
+#[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) settle_ns: u64,
-    pub(super) least_ns: u64,
-    pub(super) most_ns: u64,
-    pub(super) samples: u32,
+    pub(super) open_ns: u64,
+    pub(super) slowest_ns: u64,
+    /// Goes on until so many requests have ended, at most four times as long.
+    pub(super) ended: u32,
+}
+
+/// x of one route.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Stratum {
+    sum: f64,
+    n: u32,
+    unused: u32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
     from: u64,
-    least_until: u64,
-    most_until: u64,
+    close: u64,
+    end: u64,
+    latest: u64,
     wanted: u32,
-    /// Samples dispatched since `from`.
-    pub(super) n: u32,
     /// Requests that ended since `from`.
     ended: u32,
-    unused: u32,
-    sum_x: f64,
+    strata: [Stratum; STRATA],
 }
 
 impl Probe {
     pub(super) const fn new() -> Probe {
+        const NONE: Stratum = Stratum {
+            sum: 0.0,
+            n: 0,
+            unused: 0,
+        };
         Probe {
             from: 0,
-            least_until: 0,
-            most_until: 0,
+            close: 0,
+            end: 0,
+            latest: 0,
             wanted: 0,
-            n: 0,
             ended: 0,
-            unused: 0,
-            sum_x: 0.0,
+            strata: [NONE; STRATA],
         }
     }
 
     pub(super) fn begin(&mut self, now: u64, plan: &Plan) {
         *self = Probe::new();
         self.from = now.saturating_add(plan.settle_ns);
-        self.least_until = self.from.saturating_add(plan.least_ns);
-        self.most_until = self.from.saturating_add(plan.most_ns.max(plan.least_ns));
-        self.wanted = plan.samples;
+        self.close = self.from.saturating_add(plan.open_ns);
+        self.end = self.close.saturating_add(plan.slowest_ns);
+        self.latest = self
+            .end
+            .saturating_add((self.end - self.from).saturating_mul(3));
+        self.wanted = plan.ended;
     }
 
-    pub(super) fn add(&mut self, dispatched: u64, x: Option<f64>, now: u64) {
+    /// A measurement of all that were sent from `from` to `close`, of which so
+    /// many have ended, with that sum of x, whatever their routes.
+    pub(super) fn begin_with(&mut self, from: u64, close: u64, (n, sum): (u32, f64)) {
+        *self = Probe::new();
+        (self.from, self.close) = (from, close);
+        (self.end, self.latest) = (close, close);
+        (self.strata[0].n, self.strata[0].sum) = (n, sum);
+    }
+
+    pub(super) fn add(&mut self, dispatched: u64, route: u8, x: Option<f64>, now: u64) {
         if now < self.from {
             return;
         }
         if let Some(x) = x {
             self.ended = self.ended.saturating_add(1);
-            if dispatched >= self.from {
-                self.n = self.n.saturating_add(1);
-                self.sum_x += x;
+            if (self.from..self.close).contains(&dispatched) {
+                let stratum = &mut self.strata[usize::from(route) % STRATA];
+                stratum.sum += x;
+                stratum.n = stratum.n.saturating_add(1);
             }
         }
     }
 
     pub(super) fn is_over(&self, now: u64) -> bool {
-        let lost = self.most_until.saturating_sub(now) > super::FURTHEST_NS;
-        let measured = now >= self.least_until && self.n >= self.wanted;
-        measured || now >= self.most_until || lost
+        let lost = self.latest.saturating_sub(now) > super::FURTHEST_NS;
+        let measured = now >= self.end && self.ended >= self.wanted;
+        measured || now >= self.latest || lost
     }
 
-    /// Of the samples; meaningless without any.
+    /// Goes on for those that take so long, within the latest end: true if there
+    /// is still somebody to wait for.
+    pub(super) fn wait_for_slowest(&mut self, ns: u64, now: u64) -> bool {
+        self.end = self.close.saturating_add(ns).min(self.latest);
+        now < self.end
+    }
+
+    /// How many samples.
+    pub(super) fn n(&self) -> u32 {
+        let all = self.strata.iter();
+        all.fold(0, |sum, stratum| sum.saturating_add(stratum.n))
+    }
+
+    /// Of the samples; no number without any.
     pub(super) fn mean_x(&self) -> f64 {
-        self.sum_x / f64::from(self.n)
+        let sum: f64 = self.strata.iter().map(|stratum| stratum.sum).sum();
+        sum / f64::from(self.n())
+    }
+
+    /// By how much the mean of x is above that of an earlier measurement. Routes
+    /// are compared each with itself: at a higher limit there is more of the less
+    /// important, which does not make the backend any slower. No number where
+    /// the two have no route in common.
+    pub(super) fn above(&self, earlier: &Probe) -> f64 {
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for (a, b) in self.strata.iter().zip(&earlier.strata) {
+            if a.n > 0 && b.n > 0 {
+                let (n, m) = (f64::from(a.n), f64::from(b.n));
+                let weight = n * m / (n + m);
+                sum += weight * (a.sum / n - b.sum / m);
+                weights += weight;
+            }
+        }
+        sum / weights
     }
 
     pub(super) fn per_s(&self, now: u64) -> f64 {
@@ -77,8 +145,18 @@ impl Probe {
 
     /// The next time at which this may be over, whatever ends until then.
     pub(super) fn due(&self, now: u64) -> Option<u64> {
-        [self.least_until, self.most_until]
-            .into_iter()
-            .find(|&due| due > now)
+        [self.end, self.latest].into_iter().find(|&due| due > now)
+    }
+}
+
+#[cfg(test)]
+impl Probe {
+    pub(super) fn scramble(&mut self, bits: &mut impl FnMut() -> u64) {
+        (self.from, self.close) = (bits(), bits());
+        (self.end, self.latest) = (bits(), bits());
+        (self.wanted, self.ended) = (bits() as u32, bits() as u32);
+        for stratum in &mut self.strata {
+            (stratum.sum, stratum.n) = (f64::from_bits(bits()), bits() as u32);
+        }
     }
 }

@@ -64,3 +64,12 @@ impl Recent {
         }
     }
 }
+
+#[cfg(test)]
+impl Recent {
+    pub(super) fn scramble(&mut self, bits: &mut impl FnMut() -> u64) {
+        let all = self.ns.iter_mut().chain(&mut self.x);
+        all.for_each(|it| *it = f64::from_bits(bits()));
+        self.written = bits();
+    }
+}

@@ -12,7 +12,7 @@
 use super::super::routes::Routes;
 use super::probe::Plan;
 use super::window::Window;
-use super::{Done, Limiter, MS, Nanos, S};
+use super::{Done, FURTHEST_NS, Limiter, MS, Nanos, S};
 
 /// Nothing is being measured.
 pub(super) const WATCH: u32 = 0;
@@ -24,7 +24,7 @@ const DOWN: u32 = 3;
 const VERIFY: u32 = 4;
 /// A pair's first and second limit.
 const PAIR_A: u32 = 5;
-const PAIR_B: u32 = 6;
+pub(super) const PAIR_B: u32 = 6;
 
 /// Of a window's completions: fewer that found a waiter are calm, more than
 /// `GROSS_SHARE` may be an overload.
@@ -52,11 +52,23 @@ const START_FLAT: f64 = 1.1;
 const START_MARGIN: f64 = 1.05;
 /// How long the limit rests after a pair that moved it by less than `SMALL`.
 const REST_NS: u64 = 3 * S;
+/// A step that is no jump either.
 const SMALL: f64 = 0.15;
 const LONGEST_NS: u64 = 1_500 * MS;
 const SHORTEST_SETTLE_NS: u64 = 20 * MS;
+/// How long the start looks at one limit, at least, once it has settled.
+const START_NS: u64 = 60 * MS;
+/// And at so many requests: of half as many the throughput is off by a quarter.
+const START_ENDED: u32 = 60;
+/// What a response is compared with while nothing is usual yet.
+const UNKNOWN_NS: f64 = MS as f64;
 /// A measurement of fewer samples says nothing.
 const FEWEST: u32 = 10;
+
+/// A response against what is usual.
+fn x(ns: f64, route: u8, routes: &Routes) -> f64 {
+    (ns / routes.usual_ns(route).unwrap_or(UNKNOWN_NS)).ln()
+}
 
 impl Limiter {
     /// One request more that ended, here or anywhere in a cluster.
@@ -70,10 +82,15 @@ impl Limiter {
             self.waited_at = now;
         }
         let ns = c.response.map_or(0.0, |response| response.0 as f64);
-        let sample = (ns > 0.0 && !c.error).then(|| (ns, self.x(ns, c.route, routes)));
+        let sample = (ns > 0.0 && !c.error).then(|| (ns, x(ns, c.route, routes)));
         let dispatched = c.dispatched.0;
         self.window.add(dispatched, sample, self.calm_since);
-        self.probe.add(dispatched, sample.map(|(_, x)| x), now);
+        if self.step == VERIFY {
+            let x = sample.map(|(_, x)| x);
+            self.first.add(dispatched, c.route, x, now);
+        }
+        self.probe
+            .add(dispatched, c.route, sample.map(|(_, x)| x), now);
         if let Some((ns, x)) = sample {
             self.recent.push(ns, x);
             if dispatched >= self.calm_since {
@@ -86,22 +103,17 @@ impl Limiter {
         self.advance(now);
     }
 
-    /// A response against what is usual; of a route never seen, against any.
-    fn x(&self, ns: f64, route: u8, routes: &Routes) -> f64 {
-        let usual = routes
-            .usual_ns(route)
-            .or_else(|| self.base_ns.get().filter(|&base| base > 0.0));
-        (ns / usual.unwrap_or(MS as f64)).ln()
-    }
-
     /// The end of a window.
     fn judge(&mut self, routes: &mut Routes, now: u64) {
         let window = self.window;
-        self.window.begin(now);
+        self.window.next(now);
+        self.per_s = window.per_s(now);
         let calm = window.share_waited() < CALM_SHARE;
         self.saturated = u32::from(!calm);
         if !calm {
             self.pending.forget();
+        }
+        if !calm || self.calm_since > now {
             self.calm_since = now;
         }
         let failing = window.share_errors() > ERROR_SHARE;
@@ -120,7 +132,7 @@ impl Limiter {
         } else if calm {
             self.watch(now);
             self.follow();
-        } else if !self.jump(&window, now) && self.step == WATCH && now >= self.rest_until {
+        } else if !self.jump(&window, now) && self.step == WATCH && self.has_rested(now) {
             if self.fresh == 1 && !self.is_slower(&window) {
                 self.fresh = 0;
                 self.try_limit(FIRST, self.limit, now);
@@ -132,9 +144,16 @@ impl Limiter {
 
     /// Of a calm window: what is usual.
     fn learn(&mut self, window: &Window, routes: &mut Routes, now: u64) {
-        let less = self.pending.teach(routes);
+        let less = self.pending.teach(routes, UNKNOWN_NS);
         self.base_x.shift(-less);
-        self.peaks.add(window.peak, now);
+        let mut peak = window.peak;
+        if self.cluster == 1
+            && let Some((_, _, in_flight)) = window.usual(now)
+        {
+            // Of other gateways no more than the mean is known.
+            peak = peak.max(in_flight.ceil() as u32);
+        }
+        self.peaks.add(peak, now);
         if let Some((x, ns, in_flight)) = window.usual(now) {
             self.base_x.learn(x - less, BASE_EVEN, BASE_WEIGHT);
             self.base_ns.learn(ns, BASE_EVEN, BASE_WEIGHT);
@@ -164,6 +183,14 @@ impl Limiter {
         self.pairs = 0;
         self.elasticity = 0.0;
         self.rest_until = now;
+        self.ramp = 0.0;
+        self.ramp_from = 0.0;
+    }
+
+    fn has_rested(&self, now: u64) -> bool {
+        let left = self.rest_until.saturating_sub(now);
+        // Longer than that was not set by this code.
+        left == 0 || left > FURTHEST_NS
     }
 
     /// How much slower than R0 the window was, as a difference of x.
@@ -186,31 +213,51 @@ impl Limiter {
         if !matches!(self.step, WATCH | PAIR_A | PAIR_B) || window.share_waited() <= GROSS_SHARE {
             return false;
         }
-        let Some(by) = self.slowness(window).filter(|&by| by > GROSS_RATIO.ln()) else {
+        let slower = self.slowness(window).map(|by| by - self.allowance(window));
+        let Some(by) = slower.filter(|&by| by > GROSS_RATIO.ln()) else {
             return false;
         };
         let in_force = f64::from(self.limit());
         let before = self.limit;
-        self.set((1.1 * in_force * (-by).exp()).max(self.floor()));
+        self.set(self.jump_target(in_force, by));
         let after = self.limit;
-        if after.round() >= in_force {
+        if after.round() > in_force * (1.0 - SMALL) {
+            // Near the floor: what is left to try, a pair tries.
             self.limit = before;
             return false;
         }
         self.watch(now);
         self.step = VERIFY;
         self.before_limit = before;
-        self.before_x = window.mean_x();
-        // What was in flight before, to compare with.
-        self.before_per_s = in_force;
+        self.before_in_force = in_force;
+        // All that were sent in the window, also those that are still to end: of
+        // the quick alone it would not be seen how slow the backend had become.
+        self.first.begin_with(window.start, now, window.sent());
+        let (_, q95) = self.recent.mean_and_q95_ns();
         let plan = Plan {
-            settle_ns: (2.5 * window.mean_ns()) as u64 + self.lag_ns(),
-            least_ns: super::window::LEAST_NS,
-            most_ns: LONGEST_NS,
-            samples: 60,
+            settle_ns: self.with_lag((2.5 * window.mean_ns()) as u64),
+            open_ns: self.time_for(60.0).max(super::window::LEAST_NS),
+            slowest_ns: q95 as u64,
+            ended: 0,
         };
         self.probe.begin(now, &plan);
         true
+    }
+
+    /// How much slower than R0 a window may be by chance, and by the higher limit
+    /// of a pair.
+    fn allowance(&self, window: &Window) -> f64 {
+        let chance = self.recent.spread() / f64::from(window.n.max(1)).sqrt();
+        let more = f64::from(self.limit()) / self.limit;
+        chance + 2.0 * more.max(1.0).ln()
+    }
+
+    /// How long so many requests take to end.
+    fn time_for(&self, requests: f64) -> u64 {
+        let ns = |requests: f64| requests * 1e9 / self.per_s.max(1e-3);
+        // At a slow backend for as few as say something.
+        let longest = (LONGEST_NS as f64).max(ns(2.0 * f64::from(FEWEST)));
+        ns(requests).min(longest) as u64
     }
 
     /// Goes on where a measurement is over.
@@ -231,11 +278,12 @@ impl Limiter {
         self.set(limit);
         self.step = step;
         let (mean, _) = self.recent.mean_and_q95_ns();
+        let settle = (1.5 * mean) as u64;
         let plan = Plan {
-            settle_ns: ((1.5 * mean) as u64).clamp(SHORTEST_SETTLE_NS, LONGEST_NS) + self.lag_ns(),
-            least_ns: 60 * MS,
-            most_ns: LONGEST_NS,
-            samples: super::window::LEAST_SAMPLES,
+            settle_ns: self.with_lag(settle.clamp(SHORTEST_SETTLE_NS, LONGEST_NS)),
+            open_ns: START_NS,
+            slowest_ns: 0,
+            ended: START_ENDED,
         };
         self.probe.begin(now, &plan);
     }
@@ -285,23 +333,40 @@ impl Limiter {
     }
 
     fn end_verify(&mut self, now: u64) {
-        if self.probe.n >= FEWEST {
-            let fell = self.before_x - self.probe.mean_x();
-            let less = (self.before_per_s / f64::from(self.limit())).ln();
+        // How long the slowest take is known only now, where that has changed.
+        let (_, q95) = self.recent.mean_and_q95_ns();
+        if self.probe.wait_for_slowest(q95 as u64, now) {
+            return;
+        }
+        let fell = self.first.mean_x() - self.probe.mean_x();
+        let enough = self.first.n().min(self.probe.n()) >= FEWEST;
+        if enough && fell.is_finite() {
+            let less = (self.before_in_force / self.limit.round()).ln();
             if fell < less / 2.0 {
                 // Not what the limit did: the backend itself is slower now.
                 if self.frozen != 1 {
-                    self.base_x.set(self.probe.mean_x());
+                    // Both measure the same, then.
+                    let (n, m) = (f64::from(self.first.n()), f64::from(self.probe.n()));
+                    let sum = n * self.first.mean_x() + m * self.probe.mean_x();
+                    self.base_x.set(sum / (n + m));
                     let (mean, _) = self.recent.mean_and_q95_ns();
                     self.base_ns.set(mean);
                 }
                 self.set(self.before_limit);
+            } else if let Some(base) = self.base_x.get() {
+                let better = self.jump_target(self.before_in_force, self.first.mean_x() - base);
+                self.set(better.min(self.limit));
             }
         }
         self.begin_pair(now);
     }
 
-    fn begin_pair(&mut self, now: u64) {
+    /// Where the limit should be if it alone is what makes responses slower.
+    fn jump_target(&self, in_force: f64, slower: f64) -> f64 {
+        (1.1 * in_force * (-slower).exp()).max(self.floor())
+    }
+
+    pub(super) fn begin_pair(&mut self, now: u64) {
         let (min, max) = self.bounds();
         let (low, high) = ((self.limit * 0.9).round(), (self.limit * 1.1).round());
         let (low, high) = if high - low < 2.0 {
@@ -330,7 +395,8 @@ impl Limiter {
         self.measure(PAIR_A, first, now);
     }
 
-    fn measure(&mut self, step: u32, limit: u32, now: u64) {
+    pub(super) fn measure(&mut self, step: u32, limit: u32, now: u64) {
+        let before = f64::from(self.limit());
         self.step = step;
         self.forced = limit;
         let (mean, q95) = self.recent.mean_and_q95_ns();
@@ -339,21 +405,52 @@ impl Limiter {
         let settle = (2.0 * mean)
             .max(1.5 * q95)
             .clamp(SHORTEST_SETTLE_NS as f64, longest);
-        let samples = 2.0 * (self.recent.spread() / 0.07).powi(2);
         let plan = Plan {
-            settle_ns: settle as u64 + self.lag_ns(),
-            least_ns: q95 as u64,
-            most_ns: (LONGEST_NS as f64).max(2.0 * q95) as u64,
-            samples: samples.clamp(60.0, 1500.0) as u32,
+            settle_ns: self.with_lag(settle as u64),
+            open_ns: self.time_for(self.samples()),
+            slowest_ns: q95 as u64,
+            ended: 0,
         };
         self.probe.begin(now, &plan);
+        self.rise_slowly(before, mean as u64, now);
+    }
+
+    /// How many samples tell a difference of x of 0.07, a third of a pair's.
+    fn samples(&self) -> f64 {
+        (2.0 * (self.recent.spread() / 0.07).powi(2)).clamp(60.0, 1500.0)
+    }
+
+    /// Slots that become free at the same moment are taken at the same moment,
+    /// and free again together: at a backend that always takes the same time, for
+    /// ever. So those that a measurement adds are added over one response time.
+    fn rise_slowly(&mut self, before: f64, ns: u64, now: u64) {
+        self.ramp_from = (self.target() - before).max(0.0);
+        self.ramp_at = now;
+        self.ramp_ns = ns.min(LONGEST_NS);
+        self.rise(now);
+    }
+
+    pub(super) fn rise(&mut self, now: u64) {
+        if self.ramp_from == 0.0 && self.ramp == 0.0 {
+            return;
+        }
+        let passed = now.saturating_sub(self.ramp_at) as f64;
+        let left = 1.0 - passed / (self.ramp_ns.max(1)) as f64;
+        self.ramp = if left > 0.0 && left <= 1.0 && self.ramp_from.is_finite() {
+            self.ramp_from * left
+        } else {
+            0.0
+        };
+        if self.ramp == 0.0 {
+            self.ramp_from = 0.0;
+        }
     }
 
     fn end_first(&mut self, now: u64) {
-        if self.probe.n < FEWEST {
+        if self.probe.n() < FEWEST {
             return self.begin_pair(now);
         }
-        self.first_x = self.probe.mean_x();
+        self.first = self.probe;
         let second = if self.high_first & 1 == 1 {
             self.low
         } else {
@@ -362,15 +459,13 @@ impl Limiter {
         self.measure(PAIR_B, second, now);
     }
 
-    fn end_pair(&mut self, now: u64) {
-        let second_x = self.probe.mean_x();
-        let more = if self.high_first & 1 == 1 {
-            self.first_x - second_x
-        } else {
-            second_x - self.first_x
+    pub(super) fn end_pair(&mut self, now: u64) {
+        let more = match self.high_first & 1 {
+            1 => self.first.above(&self.probe),
+            _ => self.probe.above(&self.first),
         };
         let e = more / (f64::from(self.high) / f64::from(self.low.max(1))).ln();
-        if self.probe.n < FEWEST || !e.is_finite() {
+        if self.probe.n() < FEWEST || !e.is_finite() {
             return self.begin_pair(now);
         }
         let e = e.clamp(-1.0, 2.0);
@@ -383,7 +478,10 @@ impl Limiter {
         let step = if self.pairs > 1 && self.elasticity < 0.125 {
             0.2
         } else {
-            (0.25 * (0.5 - e)).clamp(0.8f64.ln(), 1.22f64.ln())
+            // A slow backend gives fewer samples than it takes: of those less is made.
+            let n = f64::from(self.first.n().min(self.probe.n()));
+            let trust = (n / self.samples()).sqrt().min(1.0);
+            (0.25 * trust * (0.5 - e)).clamp(0.8f64.ln(), 1.22f64.ln())
         };
         self.set((self.limit * step.exp()).max(self.floor()));
         self.knee = self.limit;

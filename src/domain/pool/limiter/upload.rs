@@ -91,3 +91,10 @@ impl Upload {
 fn slot(at: u64) -> usize {
     (at % SAMPLES as u64) as usize
 }
+
+#[cfg(test)]
+impl Upload {
+    pub(super) fn scramble(&mut self, bits: &mut impl FnMut() -> u64) {
+        (self.written, self.taken) = (bits(), bits());
+    }
+}

@@ -67,23 +67,29 @@ impl Mean {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub(super) start: u64,
+    /// What was dispatched since then counts: since the beginning of the window
+    /// before, where that is at the same limit, or only the quick would.
+    since: u64,
     /// All that ended, and of them those that found a waiter, that failed, and
     /// that are samples.
     pub(super) ended: u32,
     pub(super) waited: u32,
     pub(super) errors: u32,
     pub(super) answered: u32,
-    /// Samples dispatched inside.
+    /// Samples.
     pub(super) n: u32,
     /// The most in flight.
     pub(super) peak: u32,
     sum_x: f64,
     sum_ns: f64,
-    /// Samples dispatched since windows have been calm: a window alone sees
-    /// those that were quick, which is enough to notice an overload, but not to
-    /// know what is usual.
-    calm_n: u32,
+    /// Samples dispatched since `start`.
+    sent_n: u32,
     unused: u32,
+    sent_x: f64,
+    /// Samples dispatched since windows have been calm: the slowest are among
+    /// what is usual, too.
+    calm_n: u32,
+    unused_too: u32,
     calm_x: f64,
     calm_ns: f64,
 }
@@ -92,6 +98,7 @@ impl Window {
     pub(super) const fn new() -> Window {
         Window {
             start: 0,
+            since: 0,
             ended: 0,
             waited: 0,
             errors: 0,
@@ -100,16 +107,27 @@ impl Window {
             peak: 0,
             sum_x: 0.0,
             sum_ns: 0.0,
-            calm_n: 0,
+            sent_n: 0,
             unused: 0,
+            sent_x: 0.0,
+            calm_n: 0,
+            unused_too: 0,
             calm_x: 0.0,
             calm_ns: 0.0,
         }
     }
 
+    /// Nothing before `now` counts.
     pub(super) fn begin(&mut self, now: u64) {
         *self = Window::new();
-        self.start = now;
+        (self.start, self.since) = (now, now);
+    }
+
+    /// The next one, in the same circumstances.
+    pub(super) fn next(&mut self, now: u64) {
+        let since = self.start;
+        self.begin(now);
+        self.since = since;
     }
 
     pub(super) fn add(&mut self, dispatched: u64, sample: Option<(f64, f64)>, calm_since: u64) {
@@ -117,10 +135,14 @@ impl Window {
             return;
         };
         self.answered = self.answered.saturating_add(1);
-        if dispatched >= self.start {
+        if dispatched >= self.since {
             self.n = self.n.saturating_add(1);
             self.sum_x += x;
             self.sum_ns += ns;
+        }
+        if dispatched >= self.start {
+            self.sent_n = self.sent_n.saturating_add(1);
+            self.sent_x += x;
         }
         if dispatched >= calm_since {
             self.calm_n = self.calm_n.saturating_add(1);
@@ -156,6 +178,16 @@ impl Window {
 
     pub(super) fn mean_ns(&self) -> f64 {
         self.sum_ns / f64::from(self.n.max(1))
+    }
+
+    /// How many of those that were sent in the window have ended, and their sum of x.
+    pub(super) fn sent(&self) -> (u32, f64) {
+        (self.sent_n, self.sent_x)
+    }
+
+    pub(super) fn per_s(&self, now: u64) -> f64 {
+        let ns = now.saturating_sub(self.start).max(1);
+        f64::from(self.answered) * 1e9 / ns as f64
     }
 
     /// Of a calm window: mean x, mean response in ns, and throughput × response,
@@ -259,8 +291,8 @@ impl Pending {
     }
 
     /// Teaches the routes; by how much the mean of ln(response / usual) is less
-    /// for it, is returned.
-    pub(super) fn teach(&mut self, routes: &mut Routes) -> f64 {
+    /// for it, is returned. Of nothing usual, `unknown_ns` is.
+    pub(super) fn teach(&mut self, routes: &mut Routes, unknown_ns: f64) -> f64 {
         let len = usize::try_from(self.len).unwrap_or(PENDING).min(PENDING);
         let lessons = &self.lessons[..len];
         let mut count = [0u32; ROUTES];
@@ -268,17 +300,28 @@ impl Pending {
         for lesson in lessons {
             count[usize::from(route(lesson))] += 1;
         }
-        let mut less = 0.0;
+        let usual = |routes: &Routes| -> f64 {
+            let of = |route: u8| routes.usual_ns(route).unwrap_or(unknown_ns).ln();
+            let all = (0..=u8::MAX).zip(count).filter(|&(_, n)| n > 0);
+            all.map(|(route, n)| f64::from(n) / len as f64 * of(route))
+                .sum()
+        };
+        let before = usual(routes);
         for lesson in lessons {
-            let route = route(lesson);
-            let before = routes.usual_ns(route);
-            routes.learn(route, lesson.ns);
-            if let (Some(before), Some(after)) = (before, routes.usual_ns(route)) {
-                let share = f64::from(count[usize::from(route)]) / len as f64;
-                less += share * (after / before).ln();
-            }
+            routes.learn(route(lesson), lesson.ns);
         }
+        let less = usual(routes) - before;
         self.forget();
         less
+    }
+}
+
+#[cfg(test)]
+impl Pending {
+    pub(super) fn scramble(&mut self, bits: &mut impl FnMut() -> u64) {
+        for lesson in &mut self.lessons {
+            (lesson.ns, lesson.route) = (f64::from_bits(bits()), bits() as u32);
+        }
+        self.len = bits();
     }
 }
