@@ -310,7 +310,7 @@ class Stopped(PoolCase):
         chance = random.Random(5)
         gw = self.gateway(pool(limit=4, max_wait="1s"), workers=3)
         crowd = self.crowd(gw)
-        end = time.monotonic() + (120 if SOAK else 5)
+        end = time.monotonic() + (120 if SOAK else 4)
         running, done, n = [], [], 0
         frozen, until = None, 0
         while time.monotonic() < end:
@@ -495,7 +495,7 @@ class Shares(PoolCase):
     def test_a_noisy_client_does_not_keep_the_others_out(self):
         """80 a second can be served; one client asks for 300, thirty others
         of the same level for 30 together."""
-        seconds = 30 if SOAK else 6
+        seconds = 30 if SOAK else 4
         chance = random.Random(3)
         gw = self.gateway(pool(limit=4, max_wait="5s"))
         crowd = self.crowd(gw)
@@ -520,7 +520,7 @@ class Shares(PoolCase):
     def test_lower_levels_share_by_weight(self):
         """200 a second can be served; levels 1, 2 and 3 each ask for 200, as
         many clients: 8 to 2 to 1."""
-        seconds = 30 if SOAK else 5
+        seconds = 30 if SOAK else 4
         gw = self.gateway(pool(limit=4, max_wait="5s"))
         crowd = self.crowd(gw)
         paths = {"1": "/b/1/x", "2": "/b/2/x", "3": "/b/x"}
@@ -546,7 +546,7 @@ class Shares(PoolCase):
     def test_level_0_passes_a_standing_flood(self):
         """400 a second of the lowest level on what can serve 80; level 0, 20
         a second, does not feel it."""
-        seconds = 30 if SOAK else 6
+        seconds = 30 if SOAK else 4
         gw = self.gateway(pool(limit=4, max_wait="5s"))
         crowd = self.crowd(gw)
         plan = [(i / 400, request("/b/x?s=0.05", ip="203.%d.113.%d"
