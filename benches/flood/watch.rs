@@ -86,9 +86,11 @@ fn watch(scenario: &Scenario, start: Instant, killed: &Killed, stop: &AtomicBool
         if scenario.kill_s.is_some_and(|kill_s| at_s >= kill_s) && killed.get().is_none() {
             seen.kill = kill(&seen.samples, &workers, killed).map(|worker| Kill { at_s, worker });
         }
+        let backend = scenario.shop.and_then(backend);
         seen.samples.push(Sample {
-            at_s,
-            backend: scenario.shop.and_then(backend),
+            // When the backend has answered, by whose counts rates are reckoned.
+            at_s: start.elapsed().as_secs_f64(),
+            backend,
             gateway: scenario.status.and_then(gateway),
             cpu: cpu(&workers),
         });
