@@ -20,7 +20,7 @@ SCRIPTS := $(shell grep -l '^\#!.*bash' .ci/*) benches/flood/run openresty-conf/
 	openresty-conf/dev/demo openresty-conf/dev/common.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help deps run demo test soak bench flood build fast load install uninstall lint \
+.PHONY: help deps run demo test soak bench flood simulate build fast load install uninstall lint \
         format miri memcheck clean
 
 help: ## this list
@@ -31,6 +31,7 @@ help: ## this list
 	  'flood:   FLOOD_ONLY="5x-16 10x-16" (benches/flood/run --list), FLOOD_SCALE=0.2 for shorter' \
 	  'soak:    SOAK="bounds redis" for some of the files' \
 	  'bench:   BENCH_QUICK=1 for a short one; BENCH_ONLY=parts or gateway' \
+	  'simulate: SHORT_TURN=1 for a short one that judges nothing' \
 	  'install: PREFIX=/usr/local DESTDIR=' \
 	  'all:     NGINX_BIN=/path/to/nginx (one with Lua) instead of the one that is found'
 
@@ -89,6 +90,10 @@ flood: ## the load test, 45 minutes: floods of 5 and 10 times the normal load, j
 	@.ci/deps build nginx redis flood
 	@$(MAKE) --no-print-directory build load
 	@.ci/flood
+
+simulate: ## the pools' queue and limiter with a simulated clock: tables and goals
+	@.ci/deps build
+	$(CARGO) run --profile bench $(MODULE) --bin simulate
 
 memcheck: ## nginx with the library under valgrind
 	@.ci/deps build nginx redis bench
