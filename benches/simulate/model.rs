@@ -412,7 +412,7 @@ impl Model {
         }
         self.at(self.now + TICK_NS, Event::Tick);
         self.ticks += 1;
-        if self.ticks % 10 == 0 {
+        if self.ticks.is_multiple_of(10) {
             let limit = match &self.cluster {
                 Some(_) => self.gates[0].heap.state.limiter.limit(),
                 None => self.gates.iter().map(Gate::limit).sum(),
