@@ -193,6 +193,17 @@ pub fn attacked(run: &Run, class: &str) -> Counts {
     sum
 }
 
+/// Of the core's mean response times in each second of the attack, the longest.
+fn worst_second(run: &Run) -> Option<f64> {
+    let (from, until) = (run.phase(ONSET)?, run.phase(STEADY)?);
+    let (from_s, until_s) = (run.phases[from].from_s, run.phases[until].until_s);
+    let classes = &run.targets.first()?.classes;
+    let core = classes.iter().find(|class| class.name == "core")?;
+    let seconds = core.by_second.get(from_s as usize..until_s as usize)?;
+    let means = seconds.iter().filter_map(|second| second.mean_ms);
+    means.max_by(f64::total_cmp)
+}
+
 /// What became of core requests that should have been served, those whose connection was in
 /// a killed worker aside: the share that was, and the number that was not.
 fn success(counts: &Counts) -> (f64, u64) {
@@ -242,6 +253,14 @@ pub fn findings(run: &Run, capacity: Option<f64>) -> Vec<Finding> {
         let lost = success(counts).1;
         let goal = at_most(lost as f64, 0.0, "0".into());
         find("core, not served, first 5 s", lost.to_string(), None, goal);
+    }
+    if let (Some(baseline), Some(worst)) = (mean(BASELINE), worst_second(run)) {
+        find(
+            "  the worst second's mean",
+            times(worst / baseline),
+            None,
+            None,
+        );
     }
     let core = attacked(run, "core");
     let (share, _) = success(&core);
