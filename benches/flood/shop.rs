@@ -219,14 +219,7 @@ impl Shop {
         self.waiting.set(self.waiting.get() - 1);
         self.working.up();
 
-        let mean_ms = self.options.service_ms;
-        let mut random = self.random.borrow_mut();
-        let service_ms = match self.options.shape {
-            Shape::Fixed => mean_ms,
-            Shape::Near => mean_ms * (0.9 + f64::from(random.below(2001)) / 10_000.0),
-            Shape::Exponential => random.exponential(mean_ms),
-        };
-        drop(random);
+        let service_ms = self.service_ms();
         let service = Duration::from_secs_f64(service_ms / 1000.0);
         self.sleeper.sleep(service).await;
 
@@ -245,6 +238,16 @@ impl Shop {
         }
         drop(slot);
         page(path, request)
+    }
+
+    fn service_ms(&self) -> f64 {
+        let mean_ms = self.options.service_ms;
+        let mut random = self.random.borrow_mut();
+        match self.options.shape {
+            Shape::Fixed => mean_ms,
+            Shape::Near => mean_ms * (0.9 + f64::from(random.below(2001)) / 10_000.0),
+            Shape::Exponential => random.exponential(mean_ms),
+        }
     }
 
     fn stats(&self) -> String {
