@@ -245,9 +245,6 @@ pub(super) fn bound(level: usize, blind: bool, max_wait: u64, since: u64, now: u
 /// that is known.
 pub(super) fn deadline(level: usize, blind: bool, max_wait: u64, since: u64, asked: u64) -> u64 {
     let calm = asked.saturating_add(calm_bound(level, blind, max_wait));
-    if level == 0 {
-        return calm;
-    }
     let stands = since.saturating_add(STANDS_AFTER_NS);
     calm.min(asked.saturating_add(standing(level)).max(stands))
 }

@@ -193,9 +193,6 @@ impl Pool<'_> {
         state.waiting = state.waiting.saturating_sub(fewer);
         if state.classes[level].waiting == 0 {
             state.levels &= !(1 << level);
-            if state.levels <= 1 {
-                state.shares.settle();
-            }
         }
     }
 
@@ -208,6 +205,9 @@ impl Pool<'_> {
         let state = &mut *self.state;
         let class = &mut state.classes[level];
         if class.waiting == 0 {
+            if state.levels <= 1 {
+                state.shares.settle();
+            }
             state.shares.join(level);
         }
         class.push(self.entries, index, now);

@@ -239,6 +239,35 @@ fn a_class_expects_its_part() {
     assert!((6.0..9.0).contains(&rate), "what it was: {rate}");
 }
 
+/// The same where those that were served had waited.
+#[test]
+fn a_class_expects_what_it_was_granted() {
+    let mut bed = ten_per_s(1);
+    let mut slot = last_slot(&bed);
+    for _ in 0..8 {
+        bed.queue(2, 1);
+        bed.wait(100 * MS);
+        bed.next(&mut slot);
+    }
+    bed.queue(1, 0);
+    bed.wait(101 * MS);
+    let rate = part(&mut bed, 2);
+    assert!((6.0..9.0).contains(&rate), "{rate}");
+}
+
+/// Level 0 was served all there is in the last second, but by its last ten it leaves
+/// the others their tenth: they are not hopeless.
+#[test]
+fn a_class_expects_its_least_share() {
+    let mut bed = ten_per_s(1);
+    let slot = last_slot(&bed);
+    bed.leave(slot);
+    bed.teach(0, 15, 75 * MS);
+    bed.admit(0, 0);
+    let rate = part(&mut bed, 1);
+    assert!((0.8..1.5).contains(&rate), "{rate}");
+}
+
 fn last_slot(bed: &Bed) -> EntryId {
     let index = bed.heap.entries.iter().position(Entry::has_slot);
     let index = index.expect("in flight");

@@ -172,30 +172,3 @@ proptest! {
         }
     }
 }
-
-/// A rebuild keeps the order, the turns and what is owed to whom.
-#[test]
-fn a_rebuild_keeps_the_order() {
-    let mut bed = Bed::new(&settings(1));
-    let mut slot = bed.admit(1, 0);
-    for _ in 0..3 {
-        bed.wait(MS);
-        bed.queue(1, 5);
-    }
-    let calm = |bed: &mut Bed| {
-        let now = bed.now();
-        bed.heap.pool().rebuild(now, &mut Wakes::default());
-        bed.check();
-    };
-    calm(&mut bed);
-    assert_eq!(bed.next(&mut slot), 1);
-    bed.wait(101 * MS);
-    calm(&mut bed);
-    assert_eq!(bed.next(&mut slot), 3, "it has stood since before");
-    // Notices that nobody collected, and whose line is told of them again.
-    bed.release(slot);
-    let (now, mut wakes) = (bed.now(), Wakes::default());
-    bed.heap.pool().rebuild(now, &mut wakes);
-    assert!(wakes.has(0));
-    assert_eq!(bed.news(), [(2, Notice::Granted)]);
-}

@@ -143,6 +143,16 @@ fn the_backend_works_on_without_its_client() {
     bed.wait(100 * MS);
     bed.release_with(slot, GONE);
     assert_eq!((bed.view().ghosts, bed.view().in_flight), (0, 0));
+    // No backend works longer than its timeout.
+    let mut bed = Bed::new(&Settings {
+        timeout_ns: 50 * MS,
+        ..settings(1)
+    });
+    bed.teach(1, 20, 100 * MS);
+    let slot = bed.admit(1, 0);
+    bed.release_with(slot, GONE);
+    bed.pass(52 * MS);
+    assert_eq!((bed.view().ghosts, bed.view().in_flight), (0, 0));
     // Nothing is known yet.
     let mut bed = Bed::new(&settings(1));
     let slot = bed.admit(1, 0);
@@ -409,4 +419,31 @@ fn no_place_left() {
     let entered = heap.pool().arrive(&ask(0), now, &mut wakes);
     assert_eq!(entered, Entered::Shed(Reason::Full));
     assert_eq!(heap.state.waiting, 1);
+}
+
+/// A rebuild keeps the order, and how long a class has stood.
+#[test]
+fn a_rebuild_keeps_the_order() {
+    let mut bed = Bed::new(&settings(1));
+    let mut slot = bed.admit(1, 0);
+    for _ in 0..3 {
+        bed.wait(MS);
+        bed.queue(1, 5);
+    }
+    let calm = |bed: &mut Bed| {
+        let now = bed.now();
+        bed.heap.pool().rebuild(now, &mut Wakes::default());
+        bed.check();
+    };
+    calm(&mut bed);
+    assert_eq!(bed.next(&mut slot), 1);
+    bed.wait(101 * MS);
+    calm(&mut bed);
+    assert_eq!(bed.next(&mut slot), 3, "it has stood since before");
+    // Notices that nobody collected, and whose line is told of them again.
+    bed.release(slot);
+    let (now, mut wakes) = (bed.now(), Wakes::default());
+    bed.heap.pool().rebuild(now, &mut wakes);
+    assert!(wakes.has(0));
+    assert_eq!(bed.news(), [(2, Notice::Granted)]);
 }

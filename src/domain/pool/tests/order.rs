@@ -114,6 +114,28 @@ fn sub_queues_take_turns() {
     }
 }
 
+/// Who was away has not saved up turns.
+#[test]
+fn who_comes_late_gets_no_more_than_the_others() {
+    let mut bed = Bed::new(&settings(1));
+    bed.teach(1, 20, 10 * MS);
+    let mut slot = bed.admit(1, 0);
+    let first = bed.tickets;
+    for _ in 0..60 {
+        bed.queue(1, 10);
+    }
+    for _ in 0..40 {
+        bed.next(&mut slot);
+    }
+    for _ in 0..20 {
+        bed.queue(1, 20);
+    }
+    let late = (0..20)
+        .filter(|_| bed.next(&mut slot) - first >= 60)
+        .count();
+    assert!((9..=11).contains(&late), "{late}");
+}
+
 /// A client whose requests take ten times as long gets a tenth of them.
 #[test]
 fn turns_are_of_the_same_time() {

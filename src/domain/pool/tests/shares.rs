@@ -53,6 +53,19 @@ fn the_others_share_by_weight() {
     );
 }
 
+/// Nobody waits any more: nobody owes anything.
+#[test]
+fn an_empty_queue_forgives() {
+    let mut bed = with_patience();
+    bed.teach(1, 20, 10 * MS);
+    let mut slot = bed.admit(1, 0);
+    fill(&mut bed, 2, 1);
+    served(&mut bed, &mut slot, 1);
+    fill(&mut bed, 3, 1);
+    fill(&mut bed, 2, 1);
+    assert_eq!(served(&mut bed, &mut slot, 1), [0, 0, 1, 0]);
+}
+
 /// Weights are shares of the backend's time, not of its requests.
 #[test]
 fn weights_are_shares_of_time() {
