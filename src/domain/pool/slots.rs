@@ -13,7 +13,7 @@ impl Pool<'_> {
         entry.level = level as u8;
         entry.cohort = a.cohort;
         entry.route = a.route;
-        entry.flags = u8::from(a.blind) * entry::BLIND | u8::from(a.exempt) * entry::EXEMPT;
+        entry.flags = (u8::from(a.blind) * entry::BLIND) | (u8::from(a.exempt) * entry::EXEMPT);
         entry.line = a.line;
         entry.ticket = a.ticket;
         entry.since = a.since.0.min(now);

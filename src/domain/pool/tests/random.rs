@@ -202,7 +202,7 @@ pub(super) fn run(heap: &mut Heap, known: &mut Known, event: &Event, at: u64) {
 }
 
 /// All that a rebuild keeps. Whose time is up has until the wheel's next step.
-fn summary(heap: &Heap, now: u64) -> Vec<(u32, u8, u8, u8, u16, u64, u64, u64)> {
+fn summary(heap: &Heap, now: u64) -> Vec<[u64; 8]> {
     let entries = heap.entries.iter();
     entries
         .filter(|it| it.phase != entry::FREE)
@@ -211,16 +211,16 @@ fn summary(heap: &Heap, now: u64) -> Vec<(u32, u8, u8, u8, u16, u64, u64, u64)> 
                 entry::GRANTED | entry::GHOST | entry::WAITING => it.due.max(now),
                 _ => 0,
             };
-            (
-                it.generation,
-                it.phase,
-                it.level,
-                it.cohort,
-                it.line,
+            [
+                it.generation.into(),
+                it.phase.into(),
+                it.level.into(),
+                it.cohort.into(),
+                it.line.into(),
                 it.ticket,
                 it.at,
                 due,
-            )
+            ]
         })
         .collect()
 }
