@@ -83,6 +83,8 @@ pub struct RuleSet {
     by_name: HashMap<String, usize>,
     /// The first that matches takes a request.
     pub pools: Vec<CompiledPool>,
+    /// A pool found no place in the region yet: old workers hold what it is to have.
+    pub incomplete: bool,
     pub priority: Vec<PriorityRule>,
     /// Of each priority rule.
     pub routes: Vec<u8>,
@@ -144,10 +146,12 @@ impl RuleSet {
                 needs.add(&u.needs());
             }
         }
-        let pools = pools
+        let wanted = pools.len();
+        let pools: Vec<_> = pools
             .into_iter()
             .filter_map(|pool| compile_pool(pool, cx, &mut errors))
             .collect();
+        let incomplete = pools.len() < wanted;
         let by_name = out
             .iter()
             .enumerate()
@@ -158,6 +162,7 @@ impl RuleSet {
             mode,
             rules: out,
             by_name,
+            incomplete,
             pools,
             routes: priority.iter().map(|p| route(&p.name)).collect(),
             priority,

@@ -132,6 +132,8 @@ struct Follower {
     tried: Instant,
     /// When the pools' pages were last looked at.
     pages_looked: Instant,
+    /// A pool of what is in force has no place yet.
+    incomplete: bool,
     /// What could not be mapped is tried again then.
     not_before: Instant,
 }
@@ -148,6 +150,7 @@ impl Follower {
         // The first try is at once.
         let tried = Instant::now() - TRY_LOCK;
         let published = Published::default();
+        let incomplete = current.get().rules.incomplete;
         Follower {
             setup,
             current,
@@ -157,6 +160,7 @@ impl Follower {
             leading: None,
             tried,
             pages_looked: Instant::now(),
+            incomplete,
             not_before: tried,
         }
     }
@@ -270,14 +274,15 @@ impl Follower {
     fn follow(&mut self) {
         let region = self.setup.region;
         let now = (region.published(Kind::Config), region.gateways());
-        if now == self.seen || Instant::now() < self.not_before {
+        if now == self.seen && !self.incomplete || Instant::now() < self.not_before {
             return;
         }
         let published = Published::load(region, &self.setup.config.store);
         let before = self.current.get();
         let same_rules = published.change == self.published.change
             && now.1 == self.seen.1
-            && self.seen != (0, 0);
+            && self.seen != (0, 0)
+            && !self.incomplete;
         let force = if same_rules {
             let mut force = before;
             lists_in_force(&self.setup, &published, Some(&self.published), &mut force);
@@ -286,13 +291,15 @@ impl Follower {
             in_force(&self.setup, &published, Some((&before, &self.published)))
         };
         region.my_config_generation(force.rules.generation);
-        let complete = force.complete;
+        self.incomplete = force.rules.incomplete;
+        let complete = force.complete && !self.incomplete;
         self.current.change(|c| *c = force);
         if complete {
             self.published = published;
             self.seen = now;
         } else {
-            // A list could not be mapped: tried again, since nobody may publish for a long time.
+            // A list could not be mapped, or a pool has no place while old workers live: tried
+            // again, since nobody may publish for a long time.
             self.not_before = Instant::now() + RETRY;
         }
     }
