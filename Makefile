@@ -93,7 +93,7 @@ flood: ## the load test, 45 minutes: floods of 5 and 10 times the normal load, j
 
 simulate: ## the pools' queue and limiter with a simulated clock: tables and goals
 	@.ci/deps build
-	$(CARGO) run --profile bench $(MODULE) --bin simulate
+	$(CARGO) run --profile bench --bin simulate
 
 memcheck: ## nginx with the library under valgrind
 	@.ci/deps build nginx redis bench
