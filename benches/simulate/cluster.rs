@@ -1,8 +1,8 @@
 //! Several gateways with one limit: every 100 ms each tells what it holds and
 //! what waits, and is given a share for a second. The rules are those of the
 //! script in the store, without the store.
-use sluice::domain::pool::Wakes;
-use sluice::domain::pool::limiter::Sample;
+use sluice::domain::pool::limiter::{Order, Sample};
+use sluice::domain::pool::{LEVELS, Wakes};
 use sluice::domain::units::Nanos;
 
 use crate::gate::Gate;
@@ -20,29 +20,30 @@ pub struct Cluster {
     /// It was away lately: shares are what gateways have without it, until then.
     back_until: u64,
     jitter: Numbers,
-    reports: Vec<Report>,
+    told: Vec<Told>,
+    weights: [u32; LEVELS],
     samples: Vec<Sample>,
+    order: Order,
+    /// The limit as the leader told it last.
+    limit: u32,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Report {
+struct Told {
     /// 0: never heard of.
     at: u64,
     held: u32,
-    /// Waiters of level 0, and what it could use, both smoothed: shares that jump
-    /// leave slots unused where they shrink.
-    core: f64,
-    wants: f64,
+    /// By level: in flight, waiting, and expected.
+    demand: [u32; LEVELS],
     granted: u32,
+    /// What it was granted before: it may hold that until it asks again.
+    before: u32,
 }
 
-/// The weight of one report in what a gateway is taken to want.
-const WEIGHT: f64 = 0.05;
-
-impl Report {
+impl Told {
     /// What it may have at the backend.
     fn has(&self) -> u32 {
-        self.held.max(self.granted)
+        self.held.max(self.granted).max(self.before)
     }
 
     fn is_alive(&self, now: u64) -> bool {
@@ -56,8 +57,11 @@ impl Cluster {
             there: true,
             back_until: 0,
             jitter: Numbers::new(setup.seed, 1_000),
-            reports: vec![Report::default(); setup.gateways as usize],
+            told: vec![Told::default(); setup.gateways as usize],
+            weights: setup.settings.weights,
             samples: Vec::new(),
+            order: Order::default(),
+            limit: 0,
         }
     }
 
@@ -71,39 +75,42 @@ impl Cluster {
     }
 
     fn exchange(&mut self, at: usize, gates: &mut [Gate], now: u64) {
-        let view = gates[at].heap.pool().view(Nanos(now));
-        let report = &mut self.reports[at];
+        let report = gates[at].heap.pool().report(Nanos(now));
+        let told = &mut self.told[at];
         // After an absence of the store nobody is asked to give up what it holds.
-        let back = report.at > 0 && !report.is_alive(now);
-        report.at = now;
-        report.held = view.in_flight;
-        let waiting = f64::from(view.waiting.iter().sum::<u32>());
-        let wants = f64::from(view.in_flight) + waiting + 1.0;
-        let weight = if report.wants == 0.0 { 1.0 } else { WEIGHT };
-        report.core += weight * (f64::from(view.waiting[0]) - report.core);
-        report.wants += weight * (wants - report.wants);
-        if back {
+        if told.at > 0 && !told.is_alive(now) {
             self.back_until = now + LEASE_NS;
+            told.granted = 0;
         }
+        (told.at, told.held, told.demand) = (now, report.held, report.demand);
+        told.before = told.granted;
         let limiter = &mut gates[at].heap.state.limiter;
         limiter.take_samples(&mut self.samples);
+        for sample in self.samples.drain(..) {
+            self.order.add(sample.done(), Nanos(sample.completed));
+        }
+        if at == LEADER || self.limit == 0 {
+            self.limit = limiter.limit();
+        }
+        let limit = self.limit;
         if at == LEADER {
-            self.lead(gates);
+            self.lead(gates, now);
+        } else {
+            limiter.set_limit(f64::from(limit));
         }
-        let limit = gates[LEADER].heap.state.limiter.limit();
-        if at != LEADER {
-            let found = gates[LEADER].heap.state.limiter.found();
-            gates[at].heap.state.limiter.adopt(&found);
-            gates[at].heap.state.limiter.set_limit(f64::from(limit));
-        }
-        let known = self.reports.iter().filter(|it| it.at > 0).count() as u32;
+        let known = self.told.iter().filter(|it| it.at > 0).count() as u32;
         let fallback = (limit / known.max(1)).max(1);
         let share = match self.share(at, limit, now) {
             // The others may not have been heard of yet.
-            share if now < self.back_until => share.min(fallback),
+            share if now < self.back_until => {
+                let had = report.held.max(report.in_force);
+                share
+                    .min(had)
+                    .max(report.held.min(self.room(at, limit, now)))
+            }
             share => share,
         };
-        self.reports[at].granted = share;
+        self.told[at].granted = share;
         let mut wakes = Wakes::default();
         let until = Nanos(now + LEASE_NS);
         let mut pool = gates[at].heap.pool();
@@ -112,29 +119,83 @@ impl Cluster {
     }
 
     /// The leader's limiter hears of every gateway's requests, in their order.
-    fn lead(&mut self, gates: &mut [Gate]) {
-        self.samples.sort_by_key(|sample| sample.completed);
+    fn lead(&mut self, gates: &mut [Gate], now: u64) {
         let state = &mut gates[LEADER].heap.state;
-        for sample in self.samples.drain(..) {
-            let (done, now) = (sample.done(), Nanos(sample.completed));
-            state.limiter.pooled(&done, &mut state.routes, now);
+        for (done, ended) in self.order.take(Nanos(now)) {
+            state.limiter.pooled(&done, &mut state.routes, ended);
         }
     }
 
-    /// Level 0 first, then by demand; never more than what others leave.
-    fn share(&self, at: usize, limit: u32, now: u64) -> u32 {
-        let alive = || self.reports.iter().filter(|it| it.is_alive(now));
-        let own = self.reports[at];
-        let core: f64 = alive().map(|it| it.core).sum();
-        let wanted: f64 = alive().map(|it| it.wants).sum();
-        let first = own.core.min(f64::from(limit) * own.core / core.max(1e-9));
-        let rest = (f64::from(limit) - core).max(0.0);
-        let fair = first + rest * own.wants / wanted.max(1.0);
-        let others = self.reports.iter().enumerate().filter(|&(i, _)| i != at);
+    /// What others leave of the limit.
+    fn room(&self, at: usize, limit: u32, now: u64) -> u32 {
+        let others = self.told.iter().enumerate().filter(|&(i, _)| i != at);
         let taken: u32 = others
             .filter(|(_, it)| it.is_alive(now))
             .map(|(_, it)| it.has())
             .sum();
-        (fair.round() as u32).min(limit.saturating_sub(taken))
+        limit.saturating_sub(taken)
+    }
+
+    /// Level 0 first, the rest by weight and demand, what nobody wants in
+    /// proportion to demand; never more than what others leave.
+    fn share(&self, at: usize, limit: u32, now: u64) -> u32 {
+        let alive: Vec<&Told> = self.told.iter().filter(|it| it.is_alive(now)).collect();
+        let sum =
+            |level: usize| -> f64 { alive.iter().map(|it| f64::from(it.demand[level])).sum() };
+        let wanted: [f64; LEVELS] = std::array::from_fn(sum);
+        let mut given = [0.0; LEVELS];
+        given[0] = wanted[0].min(f64::from(limit));
+        let mut rest = f64::from(limit) - given[0];
+        let open = |given: &[f64; LEVELS], level: &usize| given[*level] < wanted[*level];
+        loop {
+            let levels: Vec<usize> = (1..LEVELS).filter(|level| open(&given, level)).collect();
+            let weights: f64 = levels
+                .iter()
+                .map(|&level| f64::from(self.weights[level]))
+                .sum();
+            if levels.is_empty() || rest <= 0.0 {
+                break;
+            }
+            let part = |level: usize| rest * f64::from(self.weights[level]) / weights;
+            let full: Vec<usize> = levels
+                .iter()
+                .copied()
+                .filter(|&level| wanted[level] <= part(level))
+                .collect();
+            if full.is_empty() {
+                for level in levels {
+                    given[level] = part(level);
+                }
+                rest = 0.0;
+            }
+            for level in full {
+                given[level] = wanted[level];
+                rest -= wanted[level];
+            }
+        }
+        let all: f64 = wanted.iter().sum();
+        let target = |it: &Told| {
+            let asks: f64 = it.demand.iter().map(|&n| f64::from(n)).sum();
+            let levels = (0..LEVELS).filter(|&level| wanted[level] > 0.0);
+            let own: f64 = levels
+                .map(|level| given[level] * f64::from(it.demand[level]) / wanted[level])
+                .sum();
+            own + rest * (asks + 1.0) / (all + alive.len() as f64)
+        };
+        // What rounding leaves goes to the largest parts.
+        let targets: Vec<f64> = self
+            .told
+            .iter()
+            .map(|it| if it.is_alive(now) { target(it) } else { 0.0 })
+            .collect();
+        let down = |i: usize| (targets[i] + 1e-6).floor();
+        let left = f64::from(limit) - (0..targets.len()).map(down).sum::<f64>();
+        let own = targets[at] - down(at);
+        let before = (0..targets.len()).filter(|&i| {
+            let part = targets[i] - down(i);
+            part > own || (part == own && i < at)
+        });
+        let more = u32::from((before.count() as f64) < left);
+        (down(at) as u32 + more).min(self.room(at, limit, now))
     }
 }

@@ -11,7 +11,7 @@ use super::rules::CompiledPool;
 use super::setup::Setup;
 use super::sync::{gateway_id, outdated};
 use super::thread::{self, Shared};
-use crate::domain::pool::limiter::Sample;
+use crate::domain::pool::limiter::{Order, Sample};
 use crate::domain::pool::{Cluster, Pool, Report, Wakes};
 use crate::domain::units::Nanos;
 use crate::redis::lease::{Keys, LEASE, Share, Told};
@@ -248,8 +248,8 @@ struct Member {
     away: bool,
     responses: VecDeque<u64>,
     samples: Vec<Sample>,
-    /// When the last request ended that the limiter has heard of.
-    pooled: Nanos,
+    /// What ended at all gateways, on its way to the limiter.
+    order: Order,
 }
 
 impl Member {
@@ -271,7 +271,7 @@ impl Member {
             away: false,
             responses: VecDeque::new(),
             samples: Vec::new(),
-            pooled: Nanos(0),
+            order: Order::default(),
         }
     }
 
@@ -366,14 +366,14 @@ impl Member {
                 state.limiter.adopt(found);
             }
             for ended in &share.ended {
-                // In the order of their ends, also from one reply to the next.
                 let (done, at) = ended.done(now);
-                self.pooled = self.pooled.max(at);
-                state
-                    .limiter
-                    .pooled(&done, &mut state.routes, self.pooled.min(now));
+                self.order.add(done, at);
+            }
+            for (done, at) in self.order.take(now) {
+                state.limiter.pooled(&done, &mut state.routes, at);
             }
         } else {
+            self.order = Order::default();
             state.limiter.set_limit(f64::from(share.limit));
         }
         p.set_share(self.share, self.until, self.fallback, now, wakes);

@@ -266,7 +266,8 @@ fn requests_of_all_gateways_reach_the_leader() {
             usual.expect("nobody else holds it").value
         };
         assert_eq!(usual(&gateways[0]), None);
-        for _ in 0..60 {
+        // What waits for a share at the start is answered first.
+        for _ in 0..90 {
             tokio::time::sleep(Duration::from_millis(30)).await;
             let b = &mut gateways[1];
             b.arrive(1, 5);

@@ -12,12 +12,14 @@
 //! - `steps`: what is done next.
 //! - `recent`: how widely response times spread, so how long to measure.
 //! - `upload`: what a gateway of a cluster tells the leader.
+//! - `order`: and the leader's limiter hears of, in its order.
 //!
 //! One limiter a pool, plain data in the pool's state; whoever holds the pool's
 //! lock advances it. It never drops a request to measure. Any bits are valid.
 use super::routes::Routes;
 use super::{Nanos, Settings};
 
+mod order;
 mod probe;
 mod recent;
 mod steps;
@@ -27,8 +29,10 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use order::Order;
 use probe::Probe;
 use recent::Recent;
+use steps::WATCH;
 use upload::Upload;
 pub use upload::{SAMPLES, Sample};
 use window::{Mean, Peaks, Pending, Window};
@@ -40,9 +44,11 @@ const S: u64 = 1_000 * MS;
 const CALM_NS: u64 = S;
 /// A deadline further ahead than this was not set by this code.
 const FURTHEST_NS: u64 = 600 * S;
-/// Until a limit that the leader found is in force at every gateway: they ask
-/// every 100 ms, and tell of what follows another 100 ms later.
-const CLUSTER_LAG_NS: u64 = 250 * MS;
+/// Until a limit that the leader found is in force at every gateway, counted from
+/// the last request that it has heard of: 150 ms ago that ended (`order`), in
+/// 100 ms at most the limit is told to the store, in another 100 ms the last
+/// gateway asks, and in another the last gets what others have given up.
+const CLUSTER_LAG_NS: u64 = 450 * MS;
 
 /// A request that ended.
 #[derive(Clone, Copy, Debug)]
@@ -258,7 +264,8 @@ impl Limiter {
 
     /// Of a cluster, and only by its leader: a request of any gateway, its times
     /// carried over to this gateway's clock. Calls come in the order of `now`,
-    /// when the request ended.
+    /// when the request ended, see `Order`: the leader's time is the last of them,
+    /// and measurements go by it.
     pub fn pooled(&mut self, c: &Done, routes: &mut Routes, now: Nanos) {
         if !self.leads(now.0) {
             self.watch(now.0);
@@ -270,7 +277,8 @@ impl Limiter {
         self.take(c, routes, Nanos(self.pooled_at));
     }
 
-    /// What time alone brings about. Cheap: called with every event.
+    /// What time alone brings about; of a cluster no end of a measurement. Cheap:
+    /// called with every event.
     pub fn tick(&mut self, load: Load, now: Nanos) {
         self.window.peak = self.window.peak.max(load.in_flight);
         if load.waiting > 0 || self.waited_at > now.0 {
@@ -283,7 +291,9 @@ impl Limiter {
             self.calm_since = now.0;
             self.watch(now.0);
         }
-        self.advance(now.0);
+        if self.cluster != 1 {
+            self.advance(now.0);
+        }
         self.rise(now.0);
     }
 
@@ -302,6 +312,9 @@ impl Limiter {
 
     /// Of a cluster: what the leader found.
     pub fn set_limit(&mut self, limit: f64) {
+        // It may have led before.
+        (self.step, self.forced) = (WATCH, 0);
+        (self.ramp, self.ramp_from) = (0.0, 0.0);
         self.set(limit);
     }
 

@@ -17,13 +17,13 @@ use super::{Done, FURTHEST_NS, Limiter, MS, Nanos, S};
 /// Nothing is being measured.
 pub(super) const WATCH: u32 = 0;
 /// The start: throughput at the limit there is, at twice that, at half of that.
-const FIRST: u32 = 1;
+pub(super) const FIRST: u32 = 1;
 const UP: u32 = 2;
 const DOWN: u32 = 3;
 /// After a jump: did the response time fall with the limit?
 const VERIFY: u32 = 4;
 /// A pair's first and second limit.
-const PAIR_A: u32 = 5;
+pub(super) const PAIR_A: u32 = 5;
 pub(super) const PAIR_B: u32 = 6;
 
 /// Of a window's completions: fewer that found a waiter are calm, more than
@@ -94,7 +94,7 @@ impl Limiter {
         if let Some((ns, x)) = sample {
             self.recent.push(ns, x);
             if dispatched >= self.calm_since {
-                self.pending.push(c.route, ns);
+                self.pending.push(c.route, ns, dispatched);
             }
         }
         if self.window.is_over(now) {
@@ -144,20 +144,28 @@ impl Limiter {
 
     /// Of a calm window: what is usual.
     fn learn(&mut self, window: &Window, routes: &mut Routes, now: u64) {
-        let less = self.pending.teach(routes, UNKNOWN_NS);
+        let (_, q95) = self.recent.mean_and_q95_ns();
+        let until = now.saturating_sub(q95 as u64);
+        let less = self.pending.teach(routes, until, UNKNOWN_NS);
         self.base_x.shift(-less);
+        // Of what was sent since it is calm only the quick have ended, until the
+        // slowest can have: an R0 of theirs would call everything slow.
+        let ripe = window.start.saturating_sub(self.calm_since) >= q95 as u64;
+        let usual = window.usual(now).filter(|_| ripe);
         let mut peak = window.peak;
         if self.cluster == 1
-            && let Some((_, _, in_flight)) = window.usual(now)
+            && let Some((_, _, in_flight)) = usual
         {
             // Of other gateways no more than the mean is known.
             peak = peak.max(in_flight.ceil() as u32);
         }
         self.peaks.add(peak, now);
-        if let Some((x, ns, in_flight)) = window.usual(now) {
+        if let Some((x, ns, in_flight)) = usual {
             self.base_x.learn(x - less, BASE_EVEN, BASE_WEIGHT);
             self.base_ns.learn(ns, BASE_EVEN, BASE_WEIGHT);
-            self.healthy.learn(in_flight, HEALTHY_EVEN, HEALTHY_WEIGHT);
+            if self.cluster != 1 || self.leads(now) {
+                self.healthy.learn(in_flight, HEALTHY_EVEN, HEALTHY_WEIGHT);
+            }
         }
     }
 
@@ -200,7 +208,8 @@ impl Limiter {
     }
 
     fn is_slower(&self, window: &Window) -> bool {
-        self.slowness(window).is_some_and(|by| by > START_FLAT.ln())
+        self.slowness(window)
+            .is_some_and(|by| by - self.chance(window) > START_FLAT.ln())
     }
 
     fn floor(&self) -> f64 {
@@ -247,9 +256,15 @@ impl Limiter {
     /// How much slower than R0 a window may be by chance, and by the higher limit
     /// of a pair.
     fn allowance(&self, window: &Window) -> f64 {
-        let chance = self.recent.spread() / f64::from(window.n.max(1)).sqrt();
         let more = f64::from(self.limit()) / self.limit;
-        chance + 2.0 * more.max(1.0).ln()
+        self.chance(window) + 2.0 * more.max(1.0).ln()
+    }
+
+    /// By chance: what the window itself may be off, and what R0 may be.
+    fn chance(&self, window: &Window) -> f64 {
+        let known = self.base_x.values().min(BASE_EVEN) * super::window::LEAST_SAMPLES;
+        let of = |n: u32| 1.0 / f64::from(n.max(1));
+        self.recent.spread() * (of(window.n) + of(known)).sqrt()
     }
 
     /// How long so many requests take to end.

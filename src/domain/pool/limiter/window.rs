@@ -35,6 +35,11 @@ impl Mean {
         (self.n > 0 && self.value.is_finite()).then_some(self.value)
     }
 
+    /// How many values it is made of, at least.
+    pub(super) fn values(&self) -> u32 {
+        self.n
+    }
+
     /// 1/n for the first `even` values, then `weight`.
     pub(super) fn learn(&mut self, value: f64, even: u32, weight: f64) {
         if !value.is_finite() {
@@ -250,12 +255,15 @@ fn slot(at: u64) -> usize {
 #[derive(Clone, Copy, Debug)]
 struct Lesson {
     ns: f64,
+    dispatched: u64,
     route: u32,
     unused: u32,
 }
 
 /// Responses that teach their routes once their window turns out not to have
-/// been saturated: at the beginning of a flood a whole window's are in doubt.
+/// been saturated: at the beginning of a flood a whole window's are in doubt. And
+/// not before all that were sent with them can have ended: of a route that is new
+/// with the flood there would be the quick ones only.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
@@ -267,6 +275,7 @@ impl Pending {
     pub(super) const fn new() -> Pending {
         const NONE: Lesson = Lesson {
             ns: 0.0,
+            dispatched: 0,
             route: 0,
             unused: 0,
         };
@@ -276,12 +285,13 @@ impl Pending {
         }
     }
 
-    pub(super) fn push(&mut self, route: u8, ns: f64) {
+    pub(super) fn push(&mut self, route: u8, ns: f64, dispatched: u64) {
         if let Some(free) = usize::try_from(self.len)
             .ok()
             .and_then(|at| self.lessons.get_mut(at))
         {
             (free.route, free.ns) = (u32::from(route), ns);
+            free.dispatched = dispatched;
             self.len += 1;
         }
     }
@@ -290,10 +300,18 @@ impl Pending {
         self.len = 0;
     }
 
-    /// Teaches the routes; by how much the mean of ln(response / usual) is less
-    /// for it, is returned. Of nothing usual, `unknown_ns` is.
-    pub(super) fn teach(&mut self, routes: &mut Routes, unknown_ns: f64) -> f64 {
-        let len = usize::try_from(self.len).unwrap_or(PENDING).min(PENDING);
+    /// Teaches the routes what was sent until `until`, and keeps the rest; by how
+    /// much the mean of ln(response / usual) is less for it, is returned. Of
+    /// nothing usual, `unknown_ns` is.
+    pub(super) fn teach(&mut self, routes: &mut Routes, until: u64, unknown_ns: f64) -> f64 {
+        let all = usize::try_from(self.len).unwrap_or(PENDING).min(PENDING);
+        let mut len = 0;
+        for at in 0..all {
+            if self.lessons[at].dispatched <= until {
+                self.lessons.swap(len, at);
+                len += 1;
+            }
+        }
         let lessons = &self.lessons[..len];
         let mut count = [0u32; ROUTES];
         let route = |lesson: &Lesson| (lesson.route % ROUTES as u32) as u8;
@@ -310,8 +328,9 @@ impl Pending {
         for lesson in lessons {
             routes.learn(route(lesson), lesson.ns);
         }
-        let less = usual(routes) - before;
-        self.forget();
+        let less = if len > 0 { usual(routes) - before } else { 0.0 };
+        self.lessons.copy_within(len..all, 0);
+        self.len = (all - len) as u64;
         less
     }
 }
@@ -321,6 +340,7 @@ impl Pending {
     pub(super) fn scramble(&mut self, bits: &mut impl FnMut() -> u64) {
         for lesson in &mut self.lessons {
             (lesson.ns, lesson.route) = (f64::from_bits(bits()), bits() as u32);
+            lesson.dispatched = bits();
         }
         self.len = bits();
     }

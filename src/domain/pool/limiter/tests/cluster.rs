@@ -128,3 +128,98 @@ fn the_next_leader_goes_on_where_the_last_one_was() {
     let kept = bed.limiter.found();
     assert_eq!((kept.limit, kept.knee, kept.healthy), (61.0, 55.0, 50.0));
 }
+
+/// Four gateways that tell every 100 ms, each at another time, of 1,000 requests a
+/// second that found waiters.
+fn told(bed: &mut Bed, ms: std::ops::Range<u64>, order: &mut Order) {
+    for at in ms {
+        bed.now = T0 + at * MS;
+        bed.tick(5, 1);
+        let gateway = match at % 100 {
+            10 => 0,
+            35 => 1,
+            60 => 2,
+            85 => 3,
+            _ => continue,
+        };
+        for ago in (0..100).filter(|ago| ago % 4 == gateway) {
+            let ended = bed.now - (100 - ago) * MS;
+            let done = Done {
+                dispatched: Nanos(ended - 20 * MS),
+                response: Some(Nanos(20 * MS)),
+                error: false,
+                route: 0,
+                level: 0,
+                found_waiter: true,
+            };
+            order.add(done, Nanos(ended));
+        }
+        if gateway == 0 {
+            for (done, ended) in order.take(Nanos(bed.now)) {
+                bed.limiter.pooled(&done, &mut bed.routes, ended);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_leader_measures_by_the_time_of_what_it_was_told() {
+    let mut bed = bed();
+    let mut order = Order::default();
+    let mut at = 1_000;
+    while bed.limiter.before_per_s == 0.0 {
+        assert!(at < 4_000, "nothing is measured");
+        told(&mut bed, at..at + 1, &mut order);
+        at += 1;
+    }
+    let off = bed.limiter.before_per_s / 1_000.0 - 1.0;
+    assert!(off.abs() < 0.05, "{}", bed.limiter.before_per_s);
+    // Nothing is told any more: nothing is over.
+    let step = bed.limiter.step;
+    for _ in 0..3_000 {
+        bed.now += MS;
+        bed.tick(5, 1);
+    }
+    assert_eq!(bed.limiter.step, step);
+}
+
+#[test]
+fn what_is_told_comes_in_its_order_and_whole() {
+    let mut order = Order::default();
+    let done = bed().answered(MS, false);
+    for ended in [30, 10, 100, 20] {
+        order.add(done, Nanos(T0 + ended * MS));
+    }
+    let mut take = |now: u64| -> Vec<u64> {
+        let all = order.take(Nanos(T0 + now * MS));
+        all.map(|(_, ended)| (ended.0 - T0) / MS).collect()
+    };
+    assert!(take(150).is_empty());
+    assert_eq!(take(190), [10, 20, 30]);
+    assert!(take(249).is_empty());
+    assert_eq!(take(1_000), [100]);
+}
+
+#[test]
+fn who_led_before_measures_nothing_any_more() {
+    let mut bed = bed();
+    let mut order = Order::default();
+    let mut at = 1_000;
+    while bed.limiter.forced == 0 {
+        assert!(at < 60_000, "no pair");
+        told(&mut bed, at..at + 1, &mut order);
+        at += 1;
+    }
+    bed.limiter.set_limit(77.0);
+    assert_eq!((bed.limiter.limit(), bed.limiter.step), (77, WATCH));
+}
+
+#[test]
+fn what_ends_here_alone_is_not_the_healthy_mean_of_all() {
+    let mut bed = bed();
+    for _ in 0..20 {
+        bed.window(20 * MS, false, 10);
+    }
+    assert!(bed.limiter.base_ns().is_some());
+    assert_eq!(bed.limiter.found().healthy, 0.0);
+}

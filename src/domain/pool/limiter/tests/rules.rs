@@ -114,6 +114,70 @@ fn routes_learn_only_while_not_saturated() {
     assert!(bed.routes.usual_ns(0).unwrap() < 2.0 * usual);
 }
 
+/// One request every ms: 10 ms and 90 ms by turns, so 50 ms on the average. Those
+/// that were sent from `flood` on are of route 5, and wait for each other.
+fn mixed(bed: &mut Bed, ms: std::ops::Range<u64>, flood: u64) {
+    for at in ms {
+        bed.now += MS;
+        bed.tick(50, u32::from(at >= flood + 60));
+        for (took, turn) in [(10, 0), (90, 1)] {
+            if at < took || (at - took) % 2 != turn {
+                continue;
+            }
+            let answered = bed.answered(took * MS, at >= flood + 60);
+            bed.end(Done {
+                route: if at - took >= flood { 5 } else { 0 },
+                ..answered
+            });
+        }
+    }
+}
+
+#[test]
+fn r0_is_not_what_the_quick_took_before_the_slow_ended() {
+    let mut bed = Bed::new(&settings());
+    mixed(&mut bed, 0..150, u64::MAX - 100);
+    assert_eq!(bed.limiter.base_ns(), None);
+    mixed(&mut bed, 150..1_000, u64::MAX - 100);
+    let base = bed.limiter.base_ns().unwrap();
+    assert!((base / (50.0 * MS as f64) - 1.0).abs() < 0.05, "{base}");
+    let healthy = bed.limiter.healthy.get().unwrap();
+    assert!((healthy / 50.0 - 1.0).abs() < 0.05, "{healthy}");
+}
+
+#[test]
+fn a_route_that_comes_with_a_flood_is_not_known_by_its_quick_ones() {
+    for flood in (2_000..2_100).step_by(10) {
+        let mut bed = Bed::new(&settings());
+        mixed(&mut bed, 0..3_000, flood);
+        let (usual, new) = (
+            bed.routes.usual_ns(0).unwrap(),
+            bed.routes.usual_ns(5).unwrap(),
+        );
+        assert!((new / usual - 1.0).abs() < 0.2, "{flood}: {new} of {usual}");
+    }
+}
+
+#[test]
+fn a_start_is_not_given_up_for_what_may_be_chance() {
+    // R0 is of 20 windows. 15 % slower in one window of 50 that differ by 128 %
+    // says nothing; in one of those that do not differ at all it does.
+    for (spread, step) in [(1.28, steps::FIRST), (0.01, steps::PAIR_A)] {
+        let mut bed = calm(21, 10);
+        let x = |at: u32| {
+            if at.is_multiple_of(2) {
+                spread
+            } else {
+                -spread
+            }
+        };
+        (0..500).for_each(|at| bed.limiter.recent.push(RESPONSE as f64, x(at)));
+        // Without a spread of its own, so that `recent` keeps that one.
+        bed.window(RESPONSE * 115 / 100, true, 20);
+        assert_eq!(bed.limiter.step, step, "{spread}");
+    }
+}
+
 #[test]
 fn a_route_that_is_new_does_not_follow_its_first_response() {
     let mut routes = Routes::new();
