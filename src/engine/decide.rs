@@ -196,9 +196,12 @@ fn score<'r, X: Exchange<'r>>(
         }
         _ => None,
     };
-    if let Some(t) = w.tickets.get(ticket) {
+    let watched = w.force.rules.suspicion.is_some();
+    if (user.is_some() || watched)
+        && let Some(t) = w.tickets.get(ticket)
+    {
         t.holds.user = user;
-        t.holds.client = scored.client;
+        t.holds.client = if watched { scored.client } else { 0 };
     }
     scored
 }

@@ -60,9 +60,9 @@ pub fn score<'r, X: Exchange<'r>>(
     let named = rules.priority.iter().position(|p| p.applies(&mut facts));
     scored.route = named.map_or(0, |i| rules.routes[i]);
 
-    let behaviour = w.region.behaviour();
     let mut intent = false;
     if let Some(user) = scored.user.filter(|_| !rules.events.is_empty()) {
+        let behaviour = w.region.behaviour();
         for event in rules.events.iter().filter(|e| e.applies(&mut facts)) {
             let until = now.0.saturating_add(Nanos::from(event.for_).0);
             behaviour.note_event(user, Nanos(until));
@@ -71,6 +71,7 @@ pub fn score<'r, X: Exchange<'r>>(
     }
     let suspicion = rules.suspicion.as_ref();
     let suspicion = suspicion.map_or(0, |bounds| {
+        let behaviour = w.region.behaviour();
         behaviour.note_request(scored.client, now, bounds)
     });
     scored.level = priority::level(

@@ -287,10 +287,20 @@ fn release(w: &Worker, pool: PoolId, entry: EntryId, c: Completion) {
 /// Gives back what a closed ticket held. A slot is kept back until the log phase where that has
 /// been seen to come.
 pub fn closed(w: &mut Worker, mut closed: Closed) {
+    if w.ended.is_some() {
+        flush(w);
+    }
+    if closed.holds.is_nothing() {
+        w.ended = Some(Ended {
+            request: closed.request,
+            record: closed.record,
+            holds: Holds::default(),
+        });
+        return;
+    }
     if let Some(user) = closed.holds.user.take() {
         w.region.give_user(user);
     }
-    flush(w);
     if let Some(slot) = closed.holds.slot
         && !(slot.held && w.logs)
     {
@@ -324,8 +334,23 @@ pub fn flush(w: &mut Worker) {
     }
 }
 
+/// Is this the log phase of a request that has ended and held nothing? Most are, so that is asked
+/// before the request is looked at.
+pub fn logs_nothing(w: &mut Worker, request: usize) -> bool {
+    let last = w.ended.as_ref();
+    let nothing = last.is_some_and(|e| e.request == request && e.holds.is_nothing());
+    if nothing {
+        w.logs = true;
+        w.ended = None;
+    }
+    nothing
+}
+
 /// The log phase: what the request's end says of the backend, and of its client.
 pub fn log<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) {
+    if logs_nothing(w, x.id()) {
+        return;
+    }
     w.logs = true;
     let Some(ended) = ended(w, x.id()) else {
         return;

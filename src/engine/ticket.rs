@@ -61,6 +61,12 @@ pub struct Holds {
     pub client: u64,
 }
 
+impl Holds {
+    pub fn is_nothing(&self) -> bool {
+        self.slot.is_none() && self.user.is_none() && self.client == 0
+    }
+}
+
 /// A ticket that was given back. What it held has to be given back too.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
@@ -141,7 +147,6 @@ impl Tickets {
         t.request = request;
         t.serial = 0;
         t.record = NO_RECORD;
-        t.holds = Holds::default();
         t.declined = false;
         let generation = t.generation;
         if request != 0 {

@@ -100,8 +100,13 @@ pub unsafe extern "C" fn ended(data: *mut c_void) {
 /// `r` is the request for which Lua makes this call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sluice_log(r: *mut c_void) -> i32 {
-    // SAFETY: the caller's promise.
-    unsafe { with_request(r, pools::log) }
+    guard(|| {
+        if worker::with(|w| pools::logs_nothing(w, r as usize)) == Some(true) {
+            return OK;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { with_request(r, pools::log) }
+    })
 }
 
 /// The response's header has arrived.
