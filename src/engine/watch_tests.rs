@@ -130,11 +130,11 @@ fn a_recovery_that_time_brings_about_is_told() {
     let mut watch = Watch::new(&shared, region, |name: &str, on, view: &View| {
         told.lock().push((name.to_string(), on, view.saturated));
     });
-    // In half a second everybody finds the pool full; then nobody comes.
+    // For one second and a half everybody finds the pool full; then nobody comes.
     let event = region.pool(pool, |p, now, wakes| {
         let mut got = Vec::new();
         let mut held = None;
-        for i in 0..50 {
+        for i in 0..150 {
             let now = Nanos(now.0 + i * 10 * MS);
             let entered = p.arrive(&arrival(region, i, now), now, wakes);
             if let Some(id) = held.replace(match entered {
@@ -145,7 +145,7 @@ fn a_recovery_that_time_brings_about_is_told() {
                 p.collect(region.line_index(), 9, now, &mut got);
             }
         }
-        p.leave(held.expect("the last"), Nanos(now.0 + 500 * MS), wakes);
+        p.leave(held.expect("the last"), Nanos(now.0 + 1500 * MS), wakes);
     });
     assert_eq!(event.expect("the lock").saturation, Some(true));
     until("the pool recovers", || {

@@ -16,6 +16,10 @@ use super::{
 /// reserve is made of changes without an event.
 const LOOK_AGAIN_NS: u64 = 100_000_000;
 
+/// A pool is told to be saturated, or to have recovered, when it has been for so long.
+const SATURATED_NS: u64 = 1_000_000_000;
+const RECOVERED_NS: u64 = 3_000_000_000;
+
 impl Pool<'_> {
     /// Takes changed settings; what is in flight and what waits stays.
     pub fn configure(&mut self, settings: &Settings, now: Nanos, wakes: &mut Wakes) {
@@ -224,11 +228,31 @@ impl Pool<'_> {
             waiting: self.state.waiting,
         };
         self.state.limiter.tick(load, Nanos(now));
+        self.tell_saturation(now, wakes);
+        self.dispatch(now, wakes);
+    }
+
+    /// Bursts make somebody wait now and then in every pool that is well used: of
+    /// interest is what lasts.
+    fn tell_saturation(&mut self, now: u64, wakes: &mut Wakes) {
         let saturated = self.state.limiter.saturated();
-        if u32::from(saturated) != self.state.saturated {
-            self.state.saturated = u32::from(saturated);
+        let state = &mut *self.state;
+        if u32::from(saturated) == state.saturated {
+            state.turned_at = 0;
+            return;
+        }
+        if state.turned_at == 0 || state.turned_at > now {
+            state.turned_at = now.max(1);
+        }
+        let lasts = if saturated {
+            SATURATED_NS
+        } else {
+            RECOVERED_NS
+        };
+        if now.saturating_sub(state.turned_at) >= lasts {
+            state.saturated = u32::from(saturated);
+            state.turned_at = 0;
             wakes.saturation = Some(saturated);
         }
-        self.dispatch(now, wakes);
     }
 }

@@ -36,6 +36,8 @@ pub struct State {
     pub(super) blind: u32,
     /// 1: as `Wakes::saturation` told last.
     pub(super) saturated: u32,
+    /// Since when it is otherwise; 0: it is not.
+    pub(super) turned_at: u64,
     /// 1: `share`, `fallback` and `share_until` hold.
     pub(super) leased: u32,
     pub(super) share: u32,
@@ -90,6 +92,7 @@ impl State {
             levels: 0,
             blind: 0,
             saturated: 0,
+            turned_at: 0,
             leased: 0,
             share: 0,
             fallback: 0,

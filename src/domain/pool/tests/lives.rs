@@ -343,12 +343,16 @@ fn settings_change_at_once() {
     assert!(news.iter().all(|it| it.1 == Notice::Shed(Reason::Timeout)));
 }
 
-/// As the limiter says: told once, and again when it is over.
+/// As the limiter says, when it lasts: told once, and again when it is over.
 #[test]
 fn saturation_is_told() {
     let mut bed = Bed::new(&settings(1));
     let mut slot = bed.admit(1, 0);
-    for _ in 0..100 {
+    for round in 0..200 {
+        if round == 60 {
+            assert!(bed.view().saturated);
+            assert_eq!(bed.wakes.saturation, None, "a burst is not worth a word");
+        }
         bed.queue(1, 0);
         bed.queue(1, 0);
         for _ in 0..2 {
@@ -362,7 +366,10 @@ fn saturation_is_told() {
     bed.tick();
     assert_eq!(bed.wakes.saturation, None);
     bed.release(slot);
-    bed.teach(1, 200, 50 * MS);
+    bed.teach(1, 40, 50 * MS);
+    assert!(!bed.view().saturated);
+    assert_eq!(bed.wakes.saturation, None, "nor is a pause");
+    bed.teach(1, 160, 50 * MS);
     assert_eq!(bed.wakes.saturation, Some(false));
 }
 
