@@ -424,20 +424,20 @@ fn damage_is_survived() {
     }
 }
 
-/// 64 MiB hold 2,000,000 partly spent buckets with at most 1 % pushed out. Here
-/// a quarter of both; the bench `buckets` has the whole.
+/// 64 MiB hold 2,000,000 partly spent buckets with at most 1 % pushed out. Smaller
+/// regions have less room for buckets in proportion.
 #[test]
 #[cfg_attr(miri, ignore = "too long")]
 fn two_million_buckets_in_64_mib() {
-    let region = Region::on_heap(16 << 20);
-    let n = 500_000;
+    let region = Region::on_heap(64 << 20);
+    let n = 2_000_000;
     let id = rule(&region, "r", 86_400 * S, 5);
     for i in 0..n {
         region.spend(id, key(&region, id, i), 1, T0);
     }
     let lost = region.totals().evictions;
     println!(
-        "{n} buckets in 16 MiB: {} slots, {} used, {lost} pushed out ({:.3} %)",
+        "{n} buckets in 64 MiB: {} slots, {} used, {lost} pushed out ({:.3} %)",
         region.bucket_slots().0,
         region.bucket_slots().1,
         lost as f64 * 100.0 / n as f64
