@@ -343,6 +343,32 @@ LEVELS = "".join('[[priority.rules]]\nname = "p%d"\nlevel = %d\n'
                  for n in range(3))
 
 
+def in_front_of(backend, proxy="", server="", http="", **more):
+    """What a gateway needs whose /b/ is that backend."""
+    return {
+        "access": 'require("resty.sluice").access{ '
+                  'user = ngx.var.http_x_user }',
+        "main": "worker_rlimit_nofile 20000;",
+        **more,
+        "server": """
+            add_header X-Level $sluice_level always;
+            add_header X-Wait-Ms $sluice_wait_ms always;
+            location /b/ {
+                proxy_pass http://127.0.0.1:%d;
+                proxy_http_version 1.1;
+                proxy_set_header Upgrade $http_upgrade;
+                proxy_set_header Connection $connection_upgrade;
+                proxy_force_ranges on;
+                proxy_read_timeout 120s;
+                %s
+            }
+            %s""" % (backend.port, proxy, server),
+        "http": 'lua_check_client_abort on;\n'
+                'map $http_upgrade $connection_upgrade '
+                '{ default upgrade; "" ""; }\n' + http,
+    }
+
+
 def percentile(values, share):
     values = sorted(values)
     return values[min(len(values) - 1, int(len(values) * share))]
@@ -379,28 +405,10 @@ class PoolCase(Case):
             self.backend = Backend()
             self.opened.append(self.backend)
             self.backend.start()
-        more.setdefault("access", 'require("resty.sluice").access{ '
-                        'user = ngx.var.http_x_user }')
-        more.setdefault("main", "worker_rlimit_nofile 20000;")
-        server = """
-            add_header X-Level $sluice_level always;
-            add_header X-Wait-Ms $sluice_wait_ms always;
-            location /b/ {
-                proxy_pass http://127.0.0.1:%d;
-                proxy_http_version 1.1;
-                proxy_set_header Upgrade $http_upgrade;
-                proxy_set_header Connection $connection_upgrade;
-                proxy_force_ranges on;
-                proxy_read_timeout 120s;
-                %s
-            }
-            %s""" % (self.backend.port, proxy, server)
-        http = ('lua_check_client_abort on;\n'
-                'map $http_upgrade $connection_upgrade '
-                '{ default upgrade; "" ""; }\n' + http)
-        gw = super().gateway(toml + LEVELS, workers=workers, server=server,
-                             http=http, size=size, connections=connections,
-                             **more)
+        gw = super().gateway(toml + LEVELS, workers=workers, size=size,
+                             connections=connections,
+                             **in_front_of(self.backend, proxy=proxy,
+                                           server=server, http=http, **more))
         self.quiet.append(gw)
         self.pids[gw] = sorted(gw.workers())
         return gw
