@@ -33,7 +33,6 @@ pub fn worker(toml: &str) -> Worker {
         generation: region.setup_generation(),
         files,
         lists,
-        list_warnings: Vec::new(),
         pages,
     });
     let force: InForce = sync::in_force(&setup, &Published::default(), None);

@@ -16,11 +16,13 @@ use std::path::{Path, PathBuf};
 /// ns): the latter moves when only the permissions do.
 pub(super) type Stamp = (u64, u64, u64, [i64; 4]);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct File {
     stamp: Option<Stamp>,
     subjects: Vec<Subject>,
     rejected: u64,
+    /// What was said when it was last read.
+    warnings: Vec<String>,
 }
 
 /// The content of one of the two lists.
@@ -28,8 +30,8 @@ struct File {
 pub struct FileList {
     sources: Vec<ListSource>,
     files: BTreeMap<PathBuf, File>,
-    /// A sentence about the folders has been said.
-    troubled: bool,
+    /// The sentence about the folders that has been said.
+    trouble: Option<String>,
 }
 
 /// Both lists as they were last read.
@@ -80,13 +82,15 @@ impl FileList {
         let paths = match self.paths() {
             Ok(p) => p,
             Err(e) => {
-                if !std::mem::replace(&mut self.troubled, true) {
-                    say(format!("list {e}: the last content stays in force"));
+                if self.trouble.is_none() {
+                    let line = format!("list {e}: the last content stays in force");
+                    say(line.clone());
+                    self.trouble = Some(line);
                 }
                 return false;
             }
         };
-        self.troubled = false;
+        self.trouble = None;
         let mut changed = false;
         for path in &paths {
             let now = stamp(path);
@@ -94,7 +98,10 @@ impl FileList {
             if known.is_some_and(|f| f.stamp == now) {
                 continue;
             }
-            changed |= self.read(path, now, say);
+            changed |= self.read(path, now);
+            let read = self.files.get(path);
+            let warnings = read.into_iter().flat_map(|f| &f.warnings);
+            warnings.for_each(|line| say(line.clone()));
         }
         // A file that a glob no longer finds is gone; one that was named stays.
         let before = self.files.len();
@@ -106,22 +113,20 @@ impl FileList {
         changed | (self.files.len() != before)
     }
 
-    fn read(&mut self, path: &Path, now: Option<Stamp>, say: &mut dyn FnMut(String)) -> bool {
+    /// What there is to say of it is left with it.
+    fn read(&mut self, path: &Path, now: Option<Stamp>) -> bool {
         let shown = path.display();
+        let mut warnings = Vec::new();
         let bytes = match read_file(path) {
             Ok(b) => b,
             Err(e) => {
-                say(format!(
+                warnings.push(format!(
                     "list {shown}: {e}; its last content stays in force"
                 ));
                 // Said once for this state of the file, tried again when it changes.
-                let f = self.files.entry(path.into());
-                f.or_insert(File {
-                    stamp: None,
-                    subjects: Vec::new(),
-                    rejected: 0,
-                })
-                .stamp = now;
+                let f = self.files.entry(path.into()).or_default();
+                f.stamp = now;
+                f.warnings = warnings;
                 return false;
             }
         };
@@ -129,31 +134,27 @@ impl FileList {
         let bad = parsed.rejected_count as u64;
         let good = parsed.subjects.len() as u64;
         for (line, why) in &parsed.rejected {
-            say(format!(
+            warnings.push(format!(
                 "list {shown}, line {line}: {why}; the line is skipped"
             ));
         }
         if bad > parsed.rejected.len() as u64 {
-            say(format!("list {shown}: {bad} bad lines in all"));
+            warnings.push(format!("list {shown}: {bad} bad lines in all"));
         }
         if bad > good {
-            say(format!(
+            warnings.push(format!(
                 "list {shown}: {bad} of {} lines are no entries, so this is hardly a list; its last \
                  content stays in force",
                 bad + good
             ));
-            let f = self.files.entry(path.into());
-            let f = f.or_insert(File {
-                stamp: None,
-                subjects: Vec::new(),
-                rejected: 0,
-            });
+            let f = self.files.entry(path.into()).or_default();
             f.stamp = now;
             f.rejected = bad;
+            f.warnings = warnings;
             return false;
         }
         for subject in parsed.subjects.iter().filter(|s| entry::is_everything(s)) {
-            say(format!(
+            warnings.push(format!(
                 "list {shown}: {subject} is every address of its family"
             ));
         }
@@ -161,6 +162,7 @@ impl FileList {
             stamp: now,
             subjects: parsed.subjects,
             rejected: bad,
+            warnings,
         };
         self.files.insert(path.into(), file);
         true
@@ -169,6 +171,12 @@ impl FileList {
     /// Lines that were skipped.
     pub fn rejected(&self) -> u64 {
         self.files.values().map(|f| f.rejected).sum()
+    }
+
+    /// What an operator should know of the files as they are.
+    fn warnings(&self) -> impl Iterator<Item = &String> {
+        let files = self.files.values().flat_map(|f| &f.warnings);
+        self.trouble.iter().chain(files)
     }
 
     pub fn subjects(&self) -> impl Iterator<Item = &Subject> {
@@ -204,7 +212,7 @@ impl Files {
             let mut list = FileList {
                 sources: sources.to_vec(),
                 files: old.map(|o| o.files.clone()).unwrap_or_default(),
-                troubled: false,
+                trouble: None,
             };
             list.refresh(say);
             list
@@ -229,6 +237,12 @@ impl Files {
     /// Reads what changed; true when anything did.
     pub fn refresh(&mut self, say: &mut dyn FnMut(String)) -> bool {
         self.allow.refresh(say) | self.block.refresh(say)
+    }
+
+    /// Of both.
+    pub fn warnings(&self) -> Vec<String> {
+        let both = self.allow.warnings().chain(self.block.warnings());
+        both.cloned().collect()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -271,6 +285,30 @@ mod tests {
         fs::remove_file(&path).expect("removed");
         list.refresh(&mut |l| said.push(l));
         assert_eq!(shown(&list), ["192.0.2.1", "192.0.2.2"], "{said:?}");
+    }
+
+    #[test]
+    fn a_warning_lasts_as_long_as_what_it_is_about() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("list.txt");
+        let warned = |list: &FileList| list.warnings().cloned().collect::<Vec<_>>();
+        fs::write(&path, "10.0.0.0/8\nnobody\n192.0.2.1\n").expect("written");
+        let (mut list, said) = list(&path);
+        assert_eq!((warned(&list), said.len()), (said, 1));
+        // Said once, and still so.
+        list.refresh(&mut |l| panic!("{l}"));
+        assert!(warned(&list)[0].contains("line 2"));
+        // Another one in its place, whether the content is taken or not.
+        fs::write(&path, "somebody\nanybody\n192.0.2.1").expect("written");
+        let mut said = Vec::new();
+        assert!(!list.refresh(&mut |l| said.push(l)));
+        assert_eq!((warned(&list), said.len()), (said, 3));
+        fs::write(&path, "192.0.2.2").expect("written");
+        assert!(list.refresh(&mut |l| panic!("{l}")));
+        assert!(warned(&list).is_empty());
+        fs::write(&path, "0.0.0.0/0").expect("written");
+        assert!(list.refresh(&mut |_| ()));
+        assert!(warned(&list)[0].contains("every address"));
     }
 
     #[test]

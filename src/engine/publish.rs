@@ -38,6 +38,9 @@ pub struct Published {
     pub lists: [Option<ListRef>; 3],
     /// Of the list files, read anew since the setup of this generation.
     pub files: Option<(u64, ListRef)>,
+    /// What an operator should know of the list files as they are since then.
+    #[serde(default)]
+    pub file_warnings: Option<(u64, Vec<String>)>,
     /// By Redis key: what an operator should know of it.
     pub troubles: BTreeMap<String, String>,
 }
@@ -164,13 +167,19 @@ impl Publisher {
                         rejected,
                     },
                 ));
-                self.changed = true;
-                self.publish();
+                self.file_warnings(files, setup_generation);
             }
             Err(e) => self.shared.error(format!(
                 "sluice: lists read anew cannot be published: {e}; the ones in force stay"
             )),
         }
+    }
+
+    /// What there is to say of the list files has changed, if nothing else.
+    pub fn file_warnings(&mut self, files: &Files, setup_generation: u64) {
+        self.current.file_warnings = Some((setup_generation, files.warnings()));
+        self.changed = true;
+        self.publish();
     }
 
     fn publish(&mut self) {

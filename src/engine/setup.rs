@@ -23,8 +23,6 @@ pub struct Setup {
     pub files: Files,
     /// The lists of `files`; `None` when they are empty.
     pub lists: Option<Arc<Lists>>,
-    /// What `status` shows of the files.
-    pub list_warnings: Vec<String>,
     /// Of the pools.
     pub pages: Pages,
 }
@@ -99,7 +97,6 @@ pub fn setup(source: Source) -> Result<Vec<String>, String> {
         generation,
         files,
         lists,
-        list_warnings,
         pages,
     }));
     Ok(said)

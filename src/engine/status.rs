@@ -73,7 +73,10 @@ fn status(w: &mut worker::Worker) -> Value {
     // The rules' warnings are the configuration's, and those of entries in Redis.
     let mut seen = std::collections::HashSet::new();
     warnings.retain(|w| seen.insert(w.clone()));
-    warnings.extend(w.setup.list_warnings.iter().cloned());
+    warnings.extend(match &published.file_warnings {
+        Some((setup, since)) if *setup == w.setup.generation => since.clone(),
+        _ => w.setup.files.warnings(),
+    });
     warnings.extend(
         published
             .troubles

@@ -241,13 +241,13 @@ impl Follower {
             return;
         }
         l.looked = Instant::now();
-        let shared = &self.shared;
-        if l.files
-            .refresh(&mut |line| shared.warn(format!("sluice: {line}")))
-        {
-            l.publisher
-                .borrow_mut()
-                .files(&l.files, self.setup.generation);
+        let (shared, setup) = (&self.shared, self.setup.generation);
+        let warned = l.files.warnings();
+        let mut say = |line| shared.warn(format!("sluice: {line}"));
+        if l.files.refresh(&mut say) {
+            l.publisher.borrow_mut().files(&l.files, setup);
+        } else if l.files.warnings() != warned {
+            l.publisher.borrow_mut().file_warnings(&l.files, setup);
         }
     }
 
