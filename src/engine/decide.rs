@@ -307,14 +307,14 @@ pub fn resume<'r, X: Exchange<'r>>(
     };
     let notice = match p.notice {
         Some(notice) => notice,
-        None => pools::give_up(w, ticket),
+        None => pools::give_up(w, ticket, d.pool(), d.scored.level),
     };
     match notice {
         // The slot is not for somebody who has left, where nobody could see that.
-        Notice::Granted if x.client_gone() => shed(w, x, d, Reason::Timeout, out),
+        Notice::Granted if x.client_gone() => too_late(w, x, d, out),
         Notice::Granted => admit(w, x, d),
         Notice::Shed(reason) => shed(w, x, d, reason, out),
-        Notice::Withdrawn if now >= queued.until => shed(w, x, d, Reason::Timeout, out),
+        Notice::Withdrawn if now >= queued.until => too_late(w, x, d, out),
         // This worker was busy or stopped. Its waiters have not lost their turn's time.
         Notice::Withdrawn => enter(w, x, d, queued.since, out),
     }
@@ -589,6 +589,14 @@ fn shed<'r, X: Exchange<'r>>(
     let response = w.setup.config.response;
     answer::shed(x, response, busy, retry_after_s, out, &mut w.scratch.text);
     w.scratch.items = std::mem::take(&mut d.items);
+}
+
+/// The pool had a slot for the request, of which nothing came.
+fn too_late<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, d: Decision, out: &mut Answer) {
+    if let Some(pool) = d.pool() {
+        pools::count_shed(w, pool, d.scored.level, Reason::Timeout);
+    }
+    shed(w, x, d, Reason::Timeout, out);
 }
 
 /// What each rule said, for the metrics.

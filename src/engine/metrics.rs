@@ -21,7 +21,7 @@ const VERDICTS: [&str; 5] = ["pass", "limited", "blocked", "error", "shed"];
 /// The order of `StoreResult`.
 const RESULTS: [&str; 4] = ["ok", "error", "timeout", "skipped"];
 
-fn render(w: &mut Worker) -> String {
+pub(super) fn render(w: &mut Worker) -> String {
     let up = w.setup.config.store.url.is_none() || (w.region.store_up() && w.store_up());
     let lists = || w.lists.iter().map(|l| l.counts());
     let blocked: u64 = lists().map(|c| c.block).sum();
@@ -85,10 +85,14 @@ fn pools(w: &Worker) -> Vec<(&'static str, View)> {
     let pools = w.force.rules.pools.iter();
     pools
         .filter_map(|p| {
-            Some((
-                p.name,
-                w.region.pool(p.id, |it, now, _| it.view(now))?.value,
-            ))
+            let mut view = w.region.pool(p.id, |it, now, _| it.view(now))?.value;
+            // And those that were refused without the lock.
+            let beside = w.region.sheds(p.id);
+            let both = view.counts.shed.iter_mut().flatten();
+            for (n, more) in both.zip(beside.iter().flatten()) {
+                *n = n.wrapping_add(*more);
+            }
+            Some((p.name, view))
         })
         .collect()
 }

@@ -161,7 +161,7 @@ pub fn arrival<'r>(
 
 /// What the pool refuses at once, an arrival that it has then counted; else nothing is changed.
 pub fn would_shed(w: &Worker, pool: &CompiledPool, a: &Arrival) -> Option<Reason> {
-    touch(w, pool.id, |p, now, wakes| {
+    let asked = touch(w, pool.id, |p, now, wakes| {
         p.would_shed(a, now)?;
         match p.arrive(a, now, wakes) {
             Entered::Shed(reason) => Some(reason),
@@ -171,15 +171,36 @@ pub fn would_shed(w: &Worker, pool: &CompiledPool, a: &Arrival) -> Option<Reason
                 None
             }
         }
-    })
-    .unwrap_or(Some(Reason::Full))
+    });
+    asked.unwrap_or_else(|| locked_out(w, pool, a))
+}
+
+/// What becomes of an arrival while the pool's lock is not to be had: nobody can be told to wait
+/// for a lock, so it is refused as where no place is left.
+#[cold]
+fn locked_out(w: &Worker, pool: &CompiledPool, a: &Arrival) -> Option<Reason> {
+    if a.exempt {
+        return None;
+    }
+    count_shed(w, pool, a.level, Reason::Full);
+    Some(Reason::Full)
+}
+
+/// Counts a request that is refused, where the pool has not.
+pub fn count_shed(w: &Worker, pool: &CompiledPool, level: u8, reason: Reason) {
+    w.region.count_shed(pool.id, shown(pool, level), reason);
+}
+
+/// What is below the last level is the last, as in the pool.
+fn shown(pool: &CompiledPool, level: u8) -> u8 {
+    let last = pool.settings.levels.saturating_sub(1);
+    level.min(u8::try_from(last).unwrap_or(u8::MAX))
 }
 
 /// Asks for a slot.
 pub fn enter(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival) -> Place {
-    // Nobody can be told to wait for a lock: a pool whose lock is not to be had refuses.
     let Some(entered) = touch(w, pool.id, |p, now, wakes| p.arrive(a, now, wakes)) else {
-        return Place::Out(Reason::Full);
+        return locked_out(w, pool, a).map_or(Place::In, Place::Out);
     };
     let (entry, held) = match entered {
         Entered::Shed(reason) => return Place::Out(reason),
@@ -208,7 +229,7 @@ pub fn enter(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival)
 }
 
 /// What became of a request that has waited as long as it may.
-pub fn give_up(w: &mut Worker, ticket: TicketId) -> Notice {
+pub fn give_up(w: &mut Worker, ticket: TicketId, pool: Option<&CompiledPool>, level: u8) -> Notice {
     let Some(slot) = w.tickets.get(ticket).and_then(|t| t.holds.slot) else {
         return Notice::Shed(Reason::Timeout);
     };
@@ -219,9 +240,10 @@ pub fn give_up(w: &mut Worker, ticket: TicketId) -> Notice {
         p.give_up(slot.entry, now, wakes)
     });
     let notice = became.unwrap_or_else(|| {
-        // Whoever holds the lock next takes it out of the queue.
+        // Whoever holds the lock next takes it out of the queue, and counts it.
+        let level = pool.map_or(level, |pool| shown(pool, level));
         w.region
-            .defer_release(slot.pool, slot.entry, Deferred::Leave);
+            .defer_release(slot.pool, slot.entry, Deferred::GiveUp { level });
         Notice::Shed(Reason::Timeout)
     });
     heard(w, ticket, notice);

@@ -3,8 +3,11 @@
 use super::answer::Action;
 use super::decide;
 use super::fake::{Fake, blank, run, worker};
+use super::metrics;
 use super::options::Options;
 use super::pools;
+use super::publish::{Published, PublishedField};
+use super::sync;
 use super::ticket::TicketId;
 use super::worker::Worker;
 use crate::domain::pool::View;
@@ -379,6 +382,96 @@ fn the_first_pool_that_matches_or_the_one_that_is_asked_for() {
         w.shared.messages.pop().is_some(),
         "a line about the unknown pool"
     );
+}
+
+/// Both of the metrics: verdicts, and what the pool refused, by reason.
+fn sheds(w: &mut Worker) -> (u64, Vec<(String, u64)>) {
+    let text = metrics::render(w);
+    let series = |prefix: &'static str| {
+        text.lines()
+            .filter_map(move |line| line.strip_prefix(prefix)?.rsplit_once(' '))
+            .map(|(labels, n)| (labels.to_owned(), n.parse::<u64>().expect("a number")))
+            .filter(|(_, n)| *n > 0)
+    };
+    (
+        series("sluice_requests_total{verdict=\"shed\"}")
+            .map(|(_, n)| n)
+            .sum(),
+        series("sluice_shed_total{pool=\"backend\",level=").collect(),
+    )
+}
+
+/// While somebody who does not run has the pool's lock.
+#[test]
+fn what_is_refused_for_want_of_the_lock_is_counted_with_the_rest() {
+    let mut w = worker(&format!(
+        "{ONE}\n[[rules]]\nname = \"r\"\nrate = \"9/s\"\ncapacity = 9\n"
+    ));
+    let (region, id) = (w.region, w.force.rules.pools[0].id);
+    let (mut a, mut b) = (get(1), get(2));
+    assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
+    assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
+    let held = region.pool(id, |_, _, _| {
+        // One that comes, and one whose time is up.
+        let mut c = get(3);
+        assert_eq!(ask(&mut w, &mut c, &Options::default()), REFUSE);
+        assert_eq!(c.var("sluice_verdict"), "shed");
+        let mut out = blank();
+        let ticket = b.tickets[0];
+        decide::resume(&mut w, &mut b, ticket, true, &mut out);
+        assert_eq!((out.action, b.var("sluice_verdict")), (REFUSE, "shed"));
+    });
+    assert!(held.is_some());
+    let rows = |(reason, n): (&str, u64)| (format!("\"3\",reason=\"{reason}\"}}"), n);
+    assert_eq!(
+        sheds(&mut w),
+        (2, [("full", 1), ("timeout", 1)].map(rows).to_vec())
+    );
+    assert_eq!(view(&w).waiting.iter().sum::<u32>(), 0);
+    // The slot was given to somebody who has left, unseen.
+    let mut d = get(4);
+    assert_eq!(ask(&mut w, &mut d, &Options::default()), WAIT);
+    end(&mut w, &mut a);
+    finished(&mut w);
+    d.gone = true;
+    let mut out = blank();
+    let ticket = d.tickets[0];
+    decide::resume(&mut w, &mut d, ticket, false, &mut out);
+    assert_eq!(d.var("sluice_verdict"), "shed");
+    assert_eq!(
+        sheds(&mut w),
+        (3, [("full", 1), ("timeout", 2)].map(rows).to_vec())
+    );
+}
+
+/// Not even for want of a lock.
+#[test]
+fn shadow_mode_refuses_nobody() {
+    for more in [
+        "",
+        "[[rules]]\nname = \"r\"\nrate = \"9/s\"\ncapacity = 9\n",
+    ] {
+        let mut w = worker(&format!("{ONE}{more}"));
+        let mode = PublishedField {
+            raw: b"shadow".to_vec(),
+            good: None,
+        };
+        let published = Published {
+            change: 1,
+            fields: [("mode".to_owned(), mode)].into(),
+            ..Published::default()
+        };
+        w.force = sync::in_force(&w.setup, &published, None);
+        let (region, id) = (w.region, w.force.rules.pools[0].id);
+        let held = region.pool(id, |_, _, _| {
+            let mut x = get(1);
+            assert_eq!(ask(&mut w, &mut x, &Options::default()), PROCEED, "{more}");
+            assert_eq!(x.var("sluice_verdict"), "pass");
+            end(&mut w, &mut x);
+        });
+        assert!(held.is_some());
+        assert_eq!(sheds(&mut w), (0, Vec::new()));
+    }
 }
 
 #[test]

@@ -21,6 +21,9 @@
 //! are looked at. (A list linked through the entries would be broken for good
 //! by one process that dies between two of its steps.)
 //!
+//! Who refuses a request without the lock counts it in the head, beside the
+//! counts in the state: both together are what the pool has refused.
+//!
 //! An owner that died, or panicked, in the middle of a change leaves a state
 //! that `rebuild` makes sound again.
 mod lock;
@@ -29,7 +32,9 @@ pub mod wake;
 
 use super::memory::{Memory, PAGE, Plain, Shared};
 use super::rules::NAME_BYTES;
-use crate::domain::pool::{Completion, Entry, EntryId, Feedback, Pool, State, Wakes};
+use crate::domain::pool::{
+    Completion, Entry, EntryId, Feedback, LEVELS, Notice, Pool, Reason, State, Wakes,
+};
 use crate::domain::units::Nanos;
 pub use lock::{Guard, Missed, PATIENCE, RobustLock};
 use portable_atomic::AtomicU128;
@@ -61,7 +66,13 @@ pub enum Deferred {
     Release(Completion),
     /// `Pool::leave`
     Leave,
+    /// `Pool::give_up` of a request of that level, which was told `Timeout`
+    /// already, whatever has become of it.
+    GiveUp { level: u8 },
 }
+
+/// By level and `Reason as usize`.
+pub type Sheds = [[u64; 4]; LEVELS];
 
 #[repr(C, align(4096))]
 pub struct PoolHead {
@@ -90,7 +101,9 @@ pub struct PoolHead {
     deferred: AtomicU64,
     _deferred: [AtomicU64; 7],
     bits: [AtomicU64; MAX_ENTRIES / 64],
-    _rest: [AtomicU64; 192],
+    /// Refused without the lock, as [`Sheds`].
+    shed: [[AtomicU64; 4]; LEVELS],
+    _rest: [AtomicU64; 128],
 }
 
 const _: () = assert!(size_of::<PoolHead>() == PAGE);
@@ -114,6 +127,9 @@ const RESPONSE_MAX: u64 = (1 << 28) - 1;
 fn pack(generation: u32, deferred: Deferred) -> u64 {
     let (what, response, abandoned) = match deferred {
         Deferred::Leave => (0, 0, false),
+        // Told from leaving by the bit, so that a worker of before that takes
+        // it for one.
+        Deferred::GiveUp { level } => (0, u64::from(level), true),
         Deferred::Release(c) => {
             let (what, response) = match c.feedback {
                 Feedback::None => (1, 0),
@@ -136,6 +152,9 @@ fn unpack(word: u64) -> (u32, Deferred) {
     };
     let response = Nanos((word >> RESPONSE & RESPONSE_MAX) * RESPONSE_UNIT_NS);
     let deferred = match word >> WHAT & 3 {
+        0 if word & ABANDONED != 0 => Deferred::GiveUp {
+            level: (word >> RESPONSE & 0xff) as u8,
+        },
         0 => Deferred::Leave,
         1 => completion(Feedback::None),
         2 => completion(Feedback::Error),
@@ -148,6 +167,22 @@ impl PoolHead {
     #[inline]
     pub fn lock(&self, most: Duration) -> Result<Guard<'_>, Missed> {
         self.lock.lock_within(most)
+    }
+
+    /// Counts a request that was refused by nobody who had the lock.
+    pub fn count_shed(&self, level: u8, reason: Reason) {
+        let level = usize::from(level).min(LEVELS - 1);
+        // Relaxed: a counter stands for itself.
+        self.shed[level][reason as usize].fetch_add(1, Relaxed);
+    }
+
+    pub fn sheds(&self) -> Sheds {
+        std::array::from_fn(|l| std::array::from_fn(|r| self.shed[l][r].load(Relaxed)))
+    }
+
+    fn forget_sheds(&self) {
+        let all = self.shed.iter().flatten();
+        all.for_each(|n| n.store(0, Relaxed));
     }
 }
 
@@ -314,12 +349,25 @@ impl Held<'_> {
                 match deferred {
                     Deferred::Release(c) => self.pool().release(id, &c, now, wakes),
                     Deferred::Leave => self.pool().leave(id, now, wakes),
+                    Deferred::GiveUp { level } => self.give_up(id, level, wakes),
                 }
                 // After it: whoever dies in between has it applied again, which
                 // changes nothing. Only this one: a later owner's may have come.
                 // Relaxed: nothing follows from it.
                 let _ = slot.compare_exchange(word, 0, Relaxed, Relaxed);
             }
+        }
+    }
+
+    /// The pool counts those that it finds waiting, or has refused itself.
+    fn give_up(&mut self, id: EntryId, level: u8, wakes: &mut Wakes) {
+        let now = self.now;
+        let became = self.pool().give_up(id, now, wakes);
+        if became == Notice::Granted {
+            self.pool().leave(id, now, wakes);
+        }
+        if !matches!(became, Notice::Shed(_)) {
+            self.place.head.count_shed(level, Reason::Timeout);
         }
     }
 

@@ -141,6 +141,54 @@ fn a_late_call_does_not_displace_that_of_a_later_owner() {
     assert!(!region.has_deferred(pool));
 }
 
+/// Who was told that its time is up, while the lock was not to be had, is
+/// counted once, whatever has become of it.
+#[test]
+#[cfg_attr(miri, ignore = "robust mutexes")]
+fn each_that_gives_up_without_the_lock_is_counted_once() {
+    let (region, pool) = region(1);
+    let counted = || {
+        let view = region.pool(pool, |p, now, _| p.view(now)).unwrap().value;
+        let beside = region.sheds(pool);
+        let both = view.counts.shed[1].iter().zip(&beside[1]);
+        both.map(|(a, b)| a + b).sum::<u64>()
+    };
+    let queued = |ticket| match arrive(&region, pool, ticket) {
+        Some(Entered::Queued(id)) => id,
+        other => panic!("{other:?}"),
+    };
+    let release = |id| {
+        let done = region.pool(pool, |p, now, wakes| p.release(id, &DONE, now, wakes));
+        assert!(done.is_some());
+    };
+    let give_up = |id| region.defer_release(pool, id, Deferred::GiveUp { level: 1 });
+    let holder = admitted(&region, pool);
+    give_up(queued(2));
+    assert_eq!((held(&region, pool), counted()), ((1, 0), 1));
+    // It had been granted a slot meanwhile, which it has not heard of.
+    let late = queued(3);
+    release(holder);
+    give_up(late);
+    assert_eq!((held(&region, pool), counted()), ((0, 0), 2));
+    // It had been granted one that was withdrawn.
+    let (holder, late) = (admitted(&region, pool), queued(4));
+    release(holder);
+    let later = region.now().0 + 60 * MS;
+    region.pool(pool, |p, _, wakes| p.tick(Nanos(later), wakes));
+    give_up(late);
+    assert_eq!((held(&region, pool), counted()), ((0, 0), 3));
+    // A late call for it is nobody's.
+    give_up(late);
+    assert_eq!((held(&region, pool), counted()), ((0, 0), 3));
+    // What the pool is asked for without the lock: a level that is none is the
+    // last, and a pool of before has nothing.
+    region.count_shed(pool, 200, Reason::Full);
+    assert_eq!(region.sheds(pool)[15][Reason::Full as usize], 1);
+    let other = PoolId { life: 9, ..pool };
+    region.count_shed(other, 1, Reason::Full);
+    assert_eq!((region.sheds(other), counted()), (Sheds::default(), 3));
+}
+
 /// A holder that dies after the bits were taken, before they were applied.
 #[test]
 #[cfg_attr(miri, ignore = "robust mutexes")]
@@ -240,6 +288,8 @@ fn names_and_settings() {
     let b = take("b", 1, 3, 9).unwrap();
     let c = take("c", 1, 3, 9).unwrap();
     let d = take("d", 1, 3, 9).unwrap();
+    region.count_shed(b, 1, Reason::Full);
+    assert_eq!(region.sheds(b)[1], [1, 0, 0, 0]);
     let names = |region: &Region| {
         let all = region.pools().into_iter();
         all.map(|(_, name)| name).collect::<Vec<_>>()
@@ -257,6 +307,7 @@ fn names_and_settings() {
     let e = take("e", 2, 3, 10).unwrap();
     assert_eq!(e.index(), b.index());
     assert_eq!((limit(e), held(&region, e)), (2, (0, 0)));
+    assert_eq!(region.sheds(e), Sheds::default(), "b's is not e's");
     assert!(region.pool(b, |_, _, _| ()).is_none(), "an id of before");
     take("f", 2, 3, 10).unwrap();
     assert!(region.pool(d, |_, _, _| ()).is_none());

@@ -340,6 +340,13 @@ class Stopped(PoolCase):
         self.assertLessEqual(set(seen), {(200, "pass"), (503, "shed")})
         self.assertGreater(seen[200, "pass"], 100)
         self.at_rest(gw)
+        # Also of those that were refused because a stopped worker had the
+        # lock: nobody left, so the pool's reasons add up to the verdicts.
+        metrics = gw.metrics()
+        self.assertEqual(
+            sum(n for series, n in metrics.items()
+                if series.startswith("sluice_shed_total")),
+            gw.requests_total().get("shed", 0))
 
 
 class Aborts(PoolCase):

@@ -2,7 +2,7 @@
 use crate::Case;
 use crate::processes::*;
 use sluice::domain::pool::{
-    Arrival, Collected, Completion, Entered, EntryId, Feedback, Notice, Settings, View,
+    Arrival, Collected, Completion, Entered, EntryId, Feedback, Notice, Reason, Settings, View,
 };
 use sluice::domain::units::Nanos;
 use sluice::shm::{Deferred, PoolId, Region, UserSlot};
@@ -454,7 +454,8 @@ fn a_stopped_owner() {
             // Twice is once.
             region.defer_release(pool, *id, Deferred::Release(DONE));
         }
-        region.defer_release(pool, waiter, Deferred::Leave);
+        region.defer_release(pool, waiter, Deferred::GiveUp { level: 1 });
+        region.count_shed(pool, 1, Reason::Full);
         assert!(began.elapsed() < Duration::from_secs(1), "without the lock");
         ready(link);
         hear(link);
@@ -475,6 +476,9 @@ fn a_stopped_owner() {
     owner.join();
     assert_eq!(held(&region, pool), (6, 0), "what was deferred is applied");
     assert!(!region.has_deferred(pool));
+    let counts = region.pool(pool, |p, now, _| p.view(now).counts);
+    let timeout = counts.unwrap().value.shed[1][Reason::Timeout as usize];
+    assert_eq!((timeout, region.sheds(pool)[1]), (1, [1, 0, 0, 0]));
     other.kill();
     reclaim(&region);
     assert_eq!(held(&region, pool), (0, 0));

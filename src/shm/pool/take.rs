@@ -119,6 +119,7 @@ impl Held<'_> {
         // Relaxed below: behind the lock.
         if head.formatted.load(Relaxed) == 0 {
             self.forget_deferred();
+            head.forget_sheds();
             self.pool().format(settings, now);
             self.repaired();
             head.write_name(name.text);

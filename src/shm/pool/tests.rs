@@ -29,6 +29,8 @@ fn what_is_deferred_fits_in_a_word() {
     let long = Nanos(RESPONSE_MAX * RESPONSE_UNIT_NS);
     for deferred in [
         Deferred::Leave,
+        Deferred::GiveUp { level: 0 },
+        Deferred::GiveUp { level: 15 },
         release(Feedback::None, false),
         release(Feedback::Error, true),
         release(Feedback::Response(Nanos(0)), false),

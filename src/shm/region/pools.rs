@@ -1,12 +1,12 @@
 //! Pools, and what workers hold in them; users of level 0; waking each other.
 use super::{Line, Region, monotonic};
-use crate::domain::pool::{EntryId, LINES, Pool, Settings, Wakes};
+use crate::domain::pool::{EntryId, LINES, Pool, Reason, Settings, Wakes};
 use crate::domain::units::Nanos;
 use crate::shm::Error;
 use crate::shm::error::error;
 use crate::shm::layout::PoolRoom;
 use crate::shm::lock::{POOLS, RENEW};
-use crate::shm::pool::{Deferred, Guard, Held, Missed, PATIENCE, Place, PoolId};
+use crate::shm::pool::{Deferred, Guard, Held, Missed, PATIENCE, Place, PoolId, Sheds};
 use crate::shm::rules::{NAME_BYTES, Name, Taker};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
@@ -204,6 +204,26 @@ impl Region {
         let place = self.place(id.index());
         if place.is(id) {
             place.defer(entry, deferred);
+        }
+    }
+
+    /// Counts a request that was refused where [`Region::pool`] gave `None`, or
+    /// after the pool had given it a slot. Without the lock: should the pool
+    /// be another's in the very moment, that one has it.
+    pub fn count_shed(&self, id: PoolId, level: u8, reason: Reason) {
+        let place = self.place(id.index());
+        if place.is(id) {
+            place.head.count_shed(level, reason);
+        }
+    }
+
+    /// What was counted so, in addition to the pool's own counts.
+    pub fn sheds(&self, id: PoolId) -> Sheds {
+        let place = self.place(id.index());
+        if place.is(id) {
+            place.head.sheds()
+        } else {
+            Sheds::default()
         }
     }
 
