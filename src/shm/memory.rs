@@ -119,8 +119,9 @@ impl Memory {
         self.len
     }
 
+    /// Inside of the memory and aligned.
     #[inline]
-    pub fn slice<T: Shared>(&self, offset: usize, count: usize) -> &[T] {
+    fn assert_holds<T>(&self, offset: usize, count: usize) {
         let bytes = count
             .checked_mul(size_of::<T>())
             .and_then(|b| b.checked_add(offset));
@@ -129,6 +130,11 @@ impl Memory {
             "outside of the memory"
         );
         assert!(offset.is_multiple_of(align_of::<T>()), "not aligned");
+    }
+
+    #[inline]
+    pub fn slice<T: Shared>(&self, offset: usize, count: usize) -> &[T] {
+        self.assert_holds::<T>(offset, count);
         // SAFETY: inside the mapping and aligned (just asserted: the start is
         // aligned to a page, and by `Shared`'s promise that is enough), alive as
         // long as `self` is borrowed; any bits are a value and other processes
@@ -146,14 +152,7 @@ impl Memory {
     /// is no [`Shared`] type's.
     #[inline]
     pub fn plain<T: Plain>(&self, offset: usize, count: usize) -> NonNull<[T]> {
-        let bytes = count
-            .checked_mul(size_of::<T>())
-            .and_then(|b| b.checked_add(offset));
-        assert!(
-            bytes.is_some_and(|end| end <= self.len),
-            "outside of the memory"
-        );
-        assert!(offset.is_multiple_of(align_of::<T>()), "not aligned");
+        self.assert_holds::<T>(offset, count);
         // SAFETY: inside of the allocation, as just asserted.
         let first = unsafe { self.start.add(offset) };
         NonNull::slice_from_raw_parts(first.cast(), count)

@@ -55,6 +55,27 @@ pub const LATE_NS: u64 = 10_000_000_000;
 /// Key of an entry that is being given to another name.
 pub const IN_TRANSIT: u128 = 1;
 
+/// Writes a name of an entry, which has room for it.
+pub fn write_text(words: &[AtomicU64; NAME_BYTES / 8], name: &str) {
+    let mut bytes = [0u8; NAME_BYTES];
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    for (word, bytes) in words.iter().zip(bytes.chunks_exact(8)) {
+        let bytes = bytes.try_into().expect("8 bytes");
+        // Relaxed: the caller publishes it.
+        word.store(u64::from_le_bytes(bytes), Relaxed);
+    }
+}
+
+/// Reads what [`write_text`] wrote, `len` bytes of it.
+pub fn read_text(words: &[AtomicU64; NAME_BYTES / 8], len: u64) -> String {
+    let mut bytes = Vec::with_capacity(NAME_BYTES);
+    // Relaxed: after what publishes it was read.
+    let all = words.iter().map(|w| w.load(Relaxed).to_le_bytes());
+    all.for_each(|w| bytes.extend(w));
+    bytes.truncate(len as usize);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[repr(C, align(64))]
 pub struct RuleEntry {
     /// Keyed hash of the name; 0: free.
@@ -271,27 +292,14 @@ impl RuleEntry {
     }
 
     fn write_name(&self, name: &str) {
-        let mut bytes = [0u8; NAME_BYTES];
-        bytes[..name.len()].copy_from_slice(name.as_bytes());
-        for (word, bytes) in self.name.iter().zip(bytes.chunks_exact(8)) {
-            // Relaxed: all who write, write the same; published by name_len.
-            word.store(
-                u64::from_le_bytes(bytes.try_into().expect("8 bytes")),
-                Relaxed,
-            );
-        }
+        // All who write, write the same.
+        write_text(&self.name, name);
         // Release: pairs with the acquire in `name`.
         self.name_len.store(name.len() as u64, Release);
     }
 
     pub fn name(&self) -> String {
-        let len = self.name_len.load(Acquire) as usize;
-        let mut bytes = Vec::with_capacity(NAME_BYTES);
-        self.name
-            .iter()
-            .for_each(|w| bytes.extend(w.load(Relaxed).to_le_bytes()));
-        bytes.truncate(len);
-        String::from_utf8_lossy(&bytes).into_owned()
+        read_text(&self.name, self.name_len.load(Acquire))
     }
 
     /// Counts one refusal; the number since the last time when a second has

@@ -6,7 +6,7 @@
 //! with nothing in flight and nothing waiting.
 use super::{Held, Place, PoolHead};
 use crate::domain::pool::{Settings, Wakes};
-use crate::shm::rules::{IN_TRANSIT, LATE_NS, NAME_BYTES, Name, Taker};
+use crate::shm::rules::{IN_TRANSIT, LATE_NS, Name, Taker, read_text, write_text};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 use std::sync::atomic::Ordering::*;
@@ -76,25 +76,13 @@ impl PoolHead {
     }
 
     fn write_name(&self, name: &str) {
-        let mut bytes = [0u8; NAME_BYTES];
-        bytes[..name.len()].copy_from_slice(name.as_bytes());
-        for (word, bytes) in self.name.iter().zip(bytes.chunks_exact(8)) {
-            // Relaxed: behind the lock; published by `formatted`.
-            word.store(
-                u64::from_le_bytes(bytes.try_into().expect("8 bytes")),
-                Relaxed,
-            );
-        }
+        // Behind the lock; Relaxed: published by `formatted`.
+        write_text(&self.name, name);
         self.name_len.store(name.len() as u64, Relaxed);
     }
 
     pub fn name(&self) -> String {
-        let len = self.name_len.load(Relaxed) as usize;
-        let mut bytes = Vec::with_capacity(NAME_BYTES);
-        let words = self.name.iter().map(|w| w.load(Relaxed).to_le_bytes());
-        words.for_each(|w| bytes.extend(w));
-        bytes.truncate(len);
-        String::from_utf8_lossy(&bytes).into_owned()
+        read_text(&self.name, self.name_len.load(Relaxed))
     }
 }
 
