@@ -83,6 +83,13 @@ def modules():
            "load_module %s/ngx_http_lua_module.so;\n" % (folder, folder)
 
 
+def temp_paths(prefix):
+    """An nginx of a test writes into its own folder only."""
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    return " ".join("%s_temp_path %s/%s;" % (kind, prefix, kind)
+                    for kind in kinds)
+
+
 def soon(condition, seconds=5.0, step=0.05):
     """Asks until it is true; what it last said."""
     until = time.monotonic() + seconds
@@ -350,11 +357,7 @@ events {
 http {
     access_log off;
     default_type text/plain;
-    client_body_temp_path %(prefix)s/body;
-    proxy_temp_path %(prefix)s/proxy;
-    fastcgi_temp_path %(prefix)s/fastcgi;
-    uwsgi_temp_path %(prefix)s/uwsgi;
-    scgi_temp_path %(prefix)s/scgi;
+    %(temp_paths)s
     lua_package_path "%(lua)s/?.lua;;";
     lua_package_cpath "%(lib)s/?.so;;";
     keepalive_requests 1000000;
@@ -425,7 +428,8 @@ class Gateway:
         self.address = ("127.0.0.1", self.port)
         self.size, self.workers_wanted = size, workers
         self.values = dict(
-            modules=modules(), main="", daemon="on", master="on",
+            modules=modules(), temp_paths=temp_paths(self.prefix),
+            main="", daemon="on", master="on",
             workers=workers, prefix=self.prefix, connections=1024, lua=LUA,
             lib=LIB, include=ROOT + "/openresty-conf/sluice.conf",
             config=self.prefix + "/sluice.toml", port=self.port,

@@ -12,7 +12,7 @@ import time
 
 import gateway
 from gateway import (TMP, Case, Connection, StartError, alive, children,
-                     free_port, modules, soon)
+                     free_port, modules, soon, temp_paths)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -27,11 +27,7 @@ events { worker_connections 16384; accept_mutex off; }
 http {
     access_log off;
     default_type text/plain;
-    client_body_temp_path %(prefix)s/body;
-    proxy_temp_path %(prefix)s/proxy;
-    fastcgi_temp_path %(prefix)s/fastcgi;
-    uwsgi_temp_path %(prefix)s/uwsgi;
-    scgi_temp_path %(prefix)s/scgi;
+    %(temp_paths)s
     client_max_body_size 0;
     keepalive_requests 1000000;
     lua_package_path "%(lua)s/?.lua;;";
@@ -65,7 +61,8 @@ class Backend:
         with open(self.prefix + "/nginx.conf", "w") as f:
             text = BACKEND_CONF % dict(
                 modules=modules(), prefix=self.prefix, lua=HERE + "/lua",
-                port=self.port, admin=self.admin)
+                temp_paths=temp_paths(self.prefix), port=self.port,
+                admin=self.admin)
             f.write(text if os.geteuid() == 0
                     else text.replace("user root;\n", ""))
         done = subprocess.run(

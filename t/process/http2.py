@@ -91,6 +91,28 @@ class Http2:
         self.sock.close()
 
 
+def flood_of_resets(port, total, path, is_reset):
+    """Streams that are opened, and reset at once if `is_reset` of their
+    number."""
+    opened = 0
+    while opened < total:
+        client = Http2(port)
+        for _ in range(25):
+            batch = b""
+            for _ in range(20):
+                stream, data = client.open(path, "198.51.100.1")
+                batch += data
+                if is_reset(opened):
+                    batch += client.reset(stream)
+                opened += 1
+            try:
+                client.send(batch)
+            except OSError:
+                break  # nginx may end such a connection
+            time.sleep(0.002)
+        client.close()
+
+
 class Streams(Case):
     def server(self, toml):
         port, upstream = free_port(), free_port()
@@ -141,21 +163,7 @@ class Streams(Case):
     def test_a_flood_of_resets(self):
         gw, port = self.server(rule("r", "100/10s", 100))
         began = time.monotonic()
-        opened = 0
-        while opened < 5000:
-            client = Http2(port)
-            for _ in range(25):
-                batch = b""
-                for _ in range(20):
-                    stream, data = client.open("/", "198.51.100.1")
-                    batch += data + client.reset(stream)
-                    opened += 1
-                try:
-                    client.send(batch)
-                except OSError:
-                    break  # nginx may end such a connection
-                time.sleep(0.002)
-            client.close()
+        flood_of_resets(port, 5000, "/", lambda _: True)
         took = time.monotonic() - began
         # Meanwhile and after it, an honest client is served.
         honest = gw.ask(ip="198.51.100.2")
@@ -230,23 +238,7 @@ class Pools(PoolCase):
 
     def test_a_flood_of_resets_leaves_no_slot_taken(self):
         gw, port = self.server(pool(limit=4, capacity=50, max_wait="1s"))
-        opened = 0
-        while opened < 3000:
-            client = Http2(port)
-            for _ in range(25):
-                batch = b""
-                for _ in range(20):
-                    stream, data = client.open("/b/x?s=0.002", "198.51.100.1")
-                    batch += data
-                    if opened % 3:
-                        batch += client.reset(stream)
-                    opened += 1
-                try:
-                    client.send(batch)
-                except OSError:
-                    break  # nginx may end such a connection
-                time.sleep(0.002)
-            client.close()
+        flood_of_resets(port, 3000, "/b/x?s=0.002", lambda number: number % 3)
         self.at_rest(gw, 5)
         self.assertLessEqual(self.backend.peak, 4 + 4)
         self.assertEqual(gw.ask(path="/b/x").status, 200)
