@@ -523,6 +523,36 @@ class Regions(Case):
         self.assertEqual(gw.ask(ip="203.0.113.1").status, 200)
         self.assertEqual(gw.ask(ip="203.0.113.2").status, 403)
 
+    def test_the_warning_of_a_list_goes_with_what_it_is_about(self):
+        """Without a reload; and a reload that finds a bad file as it was
+        still says so."""
+        path = TMP + "/warned.txt"
+
+        def write(text):
+            with open(path + ".new", "w") as f:
+                f.write(text)
+            os.rename(path + ".new", path)
+
+        def warned():
+            return [w for w in gw.status()["warnings"] if path in w]
+
+        write("203.0.113.1\nnobody\n203.0.113.2\n")
+        gw = self.gateway('[lists]\nblocklist = ["%s"]\n' % path + DAY,
+                          workers=2)
+        self.assertEqual(len(warned()), 1)
+        gw.hup()
+        self.assertEqual(len(warned()), 1)
+        write("203.0.113.1\n203.0.113.2\n")
+        self.assertTrue(soon(lambda: not warned()))
+        # One that is hardly a list: its content is not taken, and still said.
+        write("<html>\n<body>\n")
+        self.assertTrue(soon(lambda: len(warned()) == 3))
+        self.assertEqual(gw.ask(ip="203.0.113.1").status, 403)
+        write("203.0.113.3\n")
+        self.assertTrue(soon(lambda: not warned()))
+        gw.hup()
+        self.assertEqual(warned(), [])
+
     def test_its_file_taken_away_while_it_runs(self):
         """What is mapped goes on; after a reload nothing crashes."""
         gw = self.gateway(DAY, workers=1)
