@@ -1,5 +1,6 @@
 //! Who gets the next free slot: level 0 before all; the others by weight, and at
-//! least a small share together, but never the slots that are kept for level 0.
+//! least a small share together, but never the slots that are kept for level 0, and
+//! not all at once.
 use super::entry::{self, By, Entry, get, get_mut};
 use super::measure::{TenSeconds, seconds};
 use super::{LEVELS, Nanos, Pool, Wakes};
@@ -149,7 +150,8 @@ impl Pool<'_> {
         let state = &*self.state;
         let core = state.in_flight[0];
         let others = state.taken.saturating_sub(core);
-        others < limit.saturating_sub(self.reserve(limit, now))
+        let kept = state.waiting > 0 && state.spread.keeps_ns(now) > 0;
+        !kept && others < limit.saturating_sub(self.reserve(limit, now))
     }
 
     /// Slots that only level 0 may have: a slot that others take is gone for long.
@@ -193,6 +195,8 @@ impl Pool<'_> {
         let state = &mut *self.state;
         state.in_flight[level] = state.in_flight[level].saturating_add(1);
         state.taken = state.taken.saturating_add(1);
+        let limit = self.limit(now);
+        self.state.spread.taken(limit, now);
     }
 
     /// A slot is free.
@@ -201,6 +205,8 @@ impl Pool<'_> {
         let state = &mut *self.state;
         state.in_flight[level] = state.in_flight[level].saturating_sub(1);
         state.taken = state.taken.saturating_sub(1);
+        let (waited_for, limit) = (state.waiting > 0, self.limit(now));
+        self.state.spread.freed(waited_for, limit, now);
     }
 
     /// A slot was held from `at` on, and is free. What never waits tells nothing of how
@@ -210,6 +216,7 @@ impl Pool<'_> {
             return;
         }
         let held = seconds(now.saturating_sub(entry.at));
+        self.state.spread.held(held);
         self.state.slot_s.add(held);
         if entry.level == 0 {
             self.state.core_slot_s.add(held);

@@ -3,7 +3,7 @@
 //! Every event brings the state up to its time (`advance`): waits, grants and
 //! ghosts whose time is over end, the limiter hears of the time, and free slots go
 //! to who waits. So between two events no slot is free for which somebody waits
-//! who may have it.
+//! who may have it (`reserve` and `spread` say who may not).
 use super::entry::{self, By, get, named};
 use super::limiter::Load;
 use super::shed::Verdict;
@@ -53,6 +53,7 @@ impl Pool<'_> {
     pub fn arrive(&mut self, a: &Arrival, now: Nanos, wakes: &mut Wakes) -> Entered {
         let now = self.clock(now);
         self.advance(now, wakes);
+        self.state.spread.arrived(now);
         let level = self.arrival_level(a.level);
         if a.exempt {
             // Where there is no place to note it in, it goes uncounted.
@@ -177,6 +178,9 @@ impl Pool<'_> {
         }
         if state.waiting > 0 && state.taken < self.limit(now) {
             due = due.min(LOOK_AGAIN_NS);
+            if let kept @ 1.. = state.spread.keeps_ns(now) {
+                due = due.min(kept);
+            }
         }
         due
     }

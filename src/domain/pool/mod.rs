@@ -14,6 +14,7 @@
 //! | `entry`, `slots` | one request's place, the lists of places, its way through them |
 //! | `class`, `fair` | the waiters of one level, and whose turn it is |
 //! | `dispatch` | who gets the next slot |
+//! | `spread` | that slots do not come free all at once |
 //! | `shed` | who may not wait, and who has to stop |
 //! | `wheel` | what time alone ends |
 //! | `cluster` | what other gateways are told of it |
@@ -183,6 +184,7 @@ mod measure;
 mod rebuild;
 mod shed;
 mod slots;
+mod spread;
 mod state;
 mod wheel;
 

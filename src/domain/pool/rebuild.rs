@@ -87,6 +87,7 @@ impl Pool<'_> {
         (state.taken, state.ghosts) = (0, 0);
         (state.waiting, state.levels, state.blind) = (0, 0, 0);
         state.owed = 0.0;
+        state.spread = super::spread::Spread::new();
         let since = std::array::from_fn::<_, LEVELS, _>(|level| {
             let class = &mut state.classes[level];
             let since = class.raw_since();

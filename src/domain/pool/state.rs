@@ -6,6 +6,7 @@ use super::fair::Fair;
 use super::limiter::Limiter;
 use super::measure::{Mean, TenSeconds};
 use super::routes::Routes;
+use super::spread::Spread;
 use super::wheel::Wheel;
 use super::{Counts, LEVELS, LINES, Nanos, Settings};
 
@@ -53,6 +54,7 @@ pub struct State {
     /// Slots × seconds of level 0, up to `core_held_at`.
     pub(super) core_held: TenSeconds,
     pub(super) core_held_at: u64,
+    pub(super) spread: Spread,
     pub(super) counts: Counts,
     pub routes: Routes,
     pub limiter: Limiter,
@@ -104,6 +106,7 @@ impl State {
             core_arrivals: TenSeconds::new(),
             core_held: TenSeconds::new(),
             core_held_at: 0,
+            spread: Spread::new(),
             counts: Counts::new(),
             routes: Routes::new(),
             limiter: Limiter::new(),

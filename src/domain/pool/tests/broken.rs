@@ -59,6 +59,7 @@ fn scramble(heap: &mut Heap, parts: u16, bits: &mut dyn FnMut() -> u64) {
         state.core_arrivals.scramble(bits);
         state.core_held.scramble(bits);
         state.core_held_at = bits();
+        state.spread.scramble(bits);
         (state.now, state.born) = (bits(), bits());
     }
     if has(6) {

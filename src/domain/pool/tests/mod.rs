@@ -8,6 +8,7 @@ mod lives;
 mod order;
 mod random;
 mod shares;
+mod spread;
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
