@@ -24,13 +24,14 @@ local get_phase = ngx.get_phase
 local log = ngx.log
 local pairs = pairs
 local print = ngx.print
+local read_body = ngx.req.read_body
 local tostring = tostring
 local type = type
 local wait = bridge.wait
 
 
 -- sluice_answer_t.action, as in src/ffi/abi.rs.
-local PROCEED, WAIT, REFUSE, FAULT, DIVERT = 0, 1, 2, 3, 4
+local PROCEED, WAIT, REFUSE, FAULT, DIVERT, READ = 0, 1, 2, 3, 4, 5
 -- Its status, with PROCEED: an earlier call of this request has declined.
 local DECLINED = 1
 -- sluice_options_t.given
@@ -57,6 +58,8 @@ local answer = ffi_new("sluice_answer_t")
 local options = ffi_new("sluice_options_t")
 -- Filled in by setup(): may the library call nginx itself?
 local direct = true
+-- Filled in by start(): does nginx say when a backend has done its part?
+local filtering = false
 
 
 -- setup() -------------------------------------------------------------------
@@ -114,6 +117,11 @@ function _M.start()
     if not ok then
         log(ngx.ERR, err)
         return nil, err
+    end
+
+    -- Once for each configuration, which has a Lua of its own.
+    if direct and not filtering then
+        filtering = C.sluice_filter() == 0
     end
 
     bridge.start()
@@ -308,9 +316,16 @@ local function act(action, r, decline)
         say()
     end
 
-    if action == WAIT then
-        action = wait(answer.ticket, answer.seconds, WAIT, ask_access, r,
-                      answer.ticket, answer.generation)
+    while action == WAIT or action == READ do
+        -- Read before anything that yields.
+        local ticket, generation = answer.ticket, answer.generation
+        if action == READ then
+            read_body()
+            action = ask_access(1, r, ticket, generation)
+        else
+            action = wait(ticket, answer.seconds, WAIT, ask_access, r, ticket,
+                          generation)
+        end
         if answer.message_len > 0 then
             say()
         end

@@ -18,6 +18,8 @@ pub enum Action {
     Fault = 3,
     /// Go to the location that `body` names.
     Divert = 4,
+    /// Read the request's body, then ask again.
+    Read = 5,
 }
 
 /// `status` of `Proceed`: an earlier call for this request ended its handler with `NGX_DECLINED`,
@@ -60,6 +62,12 @@ impl Answer {
         self.ticket = ticket.index;
         self.generation = ticket.generation;
         self.seconds = seconds;
+    }
+
+    pub fn read(&mut self, ticket: TicketId) {
+        self.action = Action::Read as i32;
+        self.ticket = ticket.index;
+        self.generation = ticket.generation;
     }
 
     pub fn fault(&mut self, why: &str) {

@@ -1,7 +1,7 @@
 //! `check()`: one named rule for a key of the caller's; `ban()` and `unban()`.
 use super::answer::{Action, Answer};
 use super::buckets::{self, Item, Keys};
-use super::decide::{self, Pending, Ruling};
+use super::decide::{self, GoesOn, Pending, Ruling};
 use super::level::Scored;
 use super::lists::unix_ns;
 use super::thread::{Done, Job};
@@ -79,7 +79,7 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
                 began,
                 scored: Scored::default(),
                 pool: None,
-                queued: None,
+                goes_on: GoesOn::Store,
                 notice: None,
             };
             let ticket = wait(w, pending, timeout, out);
@@ -227,7 +227,7 @@ fn write(w: &mut Worker, out: &mut Answer, job: impl FnOnce(TicketId, Instant) -
         began,
         scored: Scored::default(),
         pool: None,
-        queued: None,
+        goes_on: GoesOn::Store,
         notice: None,
     };
     let ticket = wait(w, pending, WRITE_TIMEOUT, out);

@@ -3,9 +3,9 @@
 //! client address → address allowlist → (user allowlist) → address blocklist,
 //! bans → user blocklist, bans → all rules → level → pool.
 //!
-//! Two things make a request wait: what Redis has to say, and a queue. Then
-//! `access` leaves what is known of it in its ticket and `resume` goes on there.
-//! After the rules both come to `after_rules`, after the pool to `admit`.
+//! Three things make a request wait: what Redis has to say, its own body, and a
+//! queue. Then `access` leaves what is known of it in its ticket and `resume` goes
+//! on there. After the rules all come to `after_rules`, after the pool to `admit`.
 use super::answer::{self, Answer, Busy};
 use super::buckets::{self, Item, Keys};
 use super::client;
@@ -43,9 +43,23 @@ pub struct Pending {
     pub scored: Scored,
     /// Of `rules`: the one that takes the request.
     pub pool: Option<usize>,
-    /// It waits in the pool's queue; else for the store.
-    pub queued: Option<Queued>,
+    pub goes_on: GoesOn,
     pub notice: Option<Notice>,
+}
+
+/// What it waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum GoesOn {
+    /// The store's answer.
+    Store,
+    /// Its own body, before it asks for a slot.
+    Body {
+        ruling: Ruling,
+        /// What it has waited for the store before.
+        waited: Duration,
+    },
+    /// A slot.
+    Queue(Queued),
 }
 
 /// A request in a queue.
@@ -135,7 +149,7 @@ pub fn access<'r, X: Exchange<'r>>(
         && !d.items.is_empty()
         && buckets::would_admit(w.region, &d.rules, &d.items, now)
     {
-        let a = pools::arrival(w, x, ticket, &d.scored, &d.rules, now);
+        let a = pools::arrival(w, x, ticket, &d.scored, pool, &d.rules, now);
         if let Some(reason) = pools::would_shed(w, pool, &a) {
             return shed(w, x, d, reason, out);
         }
@@ -254,12 +268,12 @@ fn ask_store(w: &mut Worker, mut d: Decision, out: &mut Answer) -> Option<Decisi
     }
     out.wait(d.ticket, timeout.as_secs_f64());
     d.began = Some(began);
-    wait(w, d, None);
+    wait(w, d, GoesOn::Store);
     None
 }
 
 /// Leaves the decision in its ticket.
-fn wait(w: &mut Worker, d: Decision, queued: Option<Queued>) {
+fn wait(w: &mut Worker, d: Decision, goes_on: GoesOn) {
     let pending = Pending {
         done: None,
         client: w.scratch.client.clone(),
@@ -268,7 +282,7 @@ fn wait(w: &mut Worker, d: Decision, queued: Option<Queued>) {
         pool: d.pool,
         rules: d.rules,
         items: d.items,
-        queued,
+        goes_on,
         notice: None,
     };
     w.tickets.wait(d.ticket, Box::new(pending));
@@ -288,9 +302,14 @@ pub fn resume<'r, X: Exchange<'r>>(
     };
     w.scratch.client.clear();
     w.scratch.client.extend_from_slice(&p.client);
-    let ruling = match p.queued {
-        Some(queued) => queued.ruling,
-        None => store_ruling(w, &mut p),
+    let (ruling, began) = match p.goes_on {
+        GoesOn::Queue(queued) => (queued.ruling, Some(p.began)),
+        GoesOn::Store => (store_ruling(w, &mut p), Some(p.began)),
+        // How long a client takes over its body is not our making it wait.
+        GoesOn::Body { ruling, waited } => {
+            let began = Instant::now().checked_sub(waited);
+            (ruling, began.filter(|_| !waited.is_zero()))
+        }
     };
     let d = Decision {
         ticket,
@@ -299,11 +318,13 @@ pub fn resume<'r, X: Exchange<'r>>(
         ruling,
         scored: p.scored,
         pool: p.pool,
-        began: Some(p.began),
+        began,
     };
     let now = w.region.now();
-    let Some(queued) = p.queued else {
-        return after_rules(w, x, d, now, out);
+    let queued = match p.goes_on {
+        GoesOn::Store => return after_rules(w, x, d, now, out),
+        GoesOn::Body { .. } => return enter(w, x, d, now, out),
+        GoesOn::Queue(queued) => queued,
     };
     let notice = match p.notice {
         Some(notice) => notice,
@@ -330,12 +351,14 @@ pub fn answered(
     // Gone: the request's end, or a late call for a wait that is over.
     let pending = w.tickets.get(ticket)?.pending.as_ref()?;
     if pending.done.is_none() && pending.notice.is_none() && !timed_out {
-        let left = match pending.queued {
-            Some(queued) => left(queued.until, w.region.now()),
-            None => {
+        let left = match pending.goes_on {
+            GoesOn::Queue(queued) => left(queued.until, w.region.now()),
+            GoesOn::Store => {
                 let over = pending.began + w.setup.config.store.timeout;
                 over.saturating_duration_since(Instant::now())
             }
+            // It is asked once, when it is there.
+            GoesOn::Body { .. } => return w.tickets.take_pending(ticket),
         };
         out.wait(ticket, left.as_secs_f64());
         return None;
@@ -450,9 +473,9 @@ fn after_rules<'r, X: Exchange<'r>>(
 ) {
     count(w, &d.rules, &d.items);
     match d.ruling {
-        Ruling::Admitted | Ruling::FailedOpen => enter(w, x, d, now, out),
+        Ruling::Admitted | Ruling::FailedOpen => with_body(w, x, d, now, out),
         // Nothing that is enforced refuses.
-        Ruling::Limited if reported(&d.rules, &d.items).is_none() => enter(w, x, d, now, out),
+        Ruling::Limited if reported(&d.rules, &d.items).is_none() => with_body(w, x, d, now, out),
         Ruling::Limited => {
             limited(w, x, &d, out);
             w.scratch.items = std::mem::take(&mut d.items);
@@ -463,6 +486,34 @@ fn after_rules<'r, X: Exchange<'r>>(
             answer::refuse(x, response, Refusal::Error, 503, out, &mut w.scratch.text);
         }
     }
+}
+
+/// A slot is for the time with the backend, and nginx goes there when it has the whole body: a
+/// client that sends it slowly, or never, must not hold one meanwhile.
+fn with_body<'r, X: Exchange<'r>>(
+    w: &mut Worker,
+    x: &mut X,
+    d: Decision,
+    now: Nanos,
+    out: &mut Answer,
+) {
+    let Some(pool) = d.pool().filter(|pool| pool.request_buffering) else {
+        return enter(w, x, d, now, out);
+    };
+    if !pools::has_body(x) {
+        return enter(w, x, d, now, out);
+    }
+    // Nobody sends a body for nothing.
+    let a = pools::arrival(w, x, d.ticket, &d.scored, pool, &d.rules, now);
+    if let Some(reason) = pools::would_shed(w, pool, &a) {
+        return refuse(w, x, d, reason, out);
+    }
+    out.read(d.ticket);
+    let goes_on = GoesOn::Body {
+        ruling: d.ruling,
+        waited: d.waited(),
+    };
+    wait(w, d, goes_on);
 }
 
 /// Asks the pool for a slot. `since`: when the request first did.
@@ -476,7 +527,7 @@ fn enter<'r, X: Exchange<'r>>(
     let place = match d.pool() {
         None => Place::In,
         Some(pool) => {
-            let a = pools::arrival(w, x, d.ticket, &d.scored, &d.rules, since);
+            let a = pools::arrival(w, x, d.ticket, &d.scored, pool, &d.rules, since);
             pools::enter(w, d.ticket, pool, &a)
         }
     };
@@ -492,14 +543,23 @@ fn enter<'r, X: Exchange<'r>>(
                 since,
                 until,
             };
-            wait(w, d, Some(queued));
+            wait(w, d, GoesOn::Queue(queued));
         }
-        Place::Out(reason) => {
-            // What was spent here is given back; what Redis has spent stays spent.
-            buckets::undo(w.region, &mut d.items, w.region.now());
-            shed(w, x, d, reason, out);
-        }
+        Place::Out(reason) => refuse(w, x, d, reason, out),
     }
+}
+
+/// The pool has no place for a request that the rules have admitted.
+fn refuse<'r, X: Exchange<'r>>(
+    w: &mut Worker,
+    x: &mut X,
+    mut d: Decision,
+    reason: Reason,
+    out: &mut Answer,
+) {
+    // What was spent here is given back; what Redis has spent stays spent.
+    buckets::undo(w.region, &mut d.items, w.region.now());
+    shed(w, x, d, reason, out);
 }
 
 /// The end of an admitted request's decision.

@@ -19,6 +19,7 @@ use crate::domain::pool::{
 };
 use crate::domain::units::Nanos;
 use crate::shm::{Deferred, PoolId, Region, Verdict};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where a request stands with its pool.
@@ -56,6 +57,14 @@ pub fn of_request<'r, X: Exchange<'r>>(
     }
     let mut facts = Facts::new(x, &mut w.scratch.facts);
     rules.first_pool(&mut facts)
+}
+
+/// Has any request of this process ever asked a pool? Where there are none, nobody has to look.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+pub fn any() -> bool {
+    // Relaxed: a flag on its own; nginx's thread sets it and asks.
+    ANY.load(Ordering::Relaxed)
 }
 
 /// One event of a pool, and whoever it concerns told. `None`: its lock is held by somebody who
@@ -125,17 +134,31 @@ pub fn release_unlogged(shared: &Shared, region: &Region) {
 fn blind<'r>(x: &mut impl Exchange<'r>) -> bool {
     /// nginx's `client_header_buffer_size`.
     const HEADER_BUFFER: u64 = 1024;
-    if x.var(Var::TransferEncoding).is_some() {
-        return true;
-    }
-    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
-    match x.var(Var::ContentLength).and_then(number) {
-        None | Some(0) => false,
+    match body(x) {
+        Some(0) => false,
+        None => true,
         Some(body) => {
             let read = x.var(Var::RequestLength).and_then(number).unwrap_or(0);
-            read + body > HEADER_BUFFER
+            read.saturating_add(body) > HEADER_BUFFER
         }
     }
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// How long the request's body is; `None`: that is not known beforehand.
+fn body<'r>(x: &mut impl Exchange<'r>) -> Option<u64> {
+    if x.var(Var::TransferEncoding).is_some() {
+        return None;
+    }
+    Some(x.var(Var::ContentLength).and_then(number).unwrap_or(0))
+}
+
+/// Is there a body that can be read before the slot is asked for?
+pub fn has_body<'r>(x: &mut impl Exchange<'r>) -> bool {
+    body(x) != Some(0)
 }
 
 /// A request that asks its pool, now or once its grant was withdrawn.
@@ -144,6 +167,7 @@ pub fn arrival<'r>(
     x: &mut impl Exchange<'r>,
     ticket: TicketId,
     scored: &Scored,
+    pool: &CompiledPool,
     rules: &RuleSet,
     since: Nanos,
 ) -> Arrival {
@@ -151,7 +175,8 @@ pub fn arrival<'r>(
         level: scored.level,
         cohort: scored.cohort,
         route: scored.route,
-        blind: blind(x),
+        // What has been read is in nobody's way.
+        blind: !pool.request_buffering && blind(x),
         exempt: rules.mode == Mode::Shadow,
         line: w.region.line_index(),
         ticket: ticket.pack(),
@@ -207,6 +232,7 @@ pub fn enter(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival)
         Entered::Admitted(entry) => (entry, true),
         Entered::Queued(entry) => (entry, false),
     };
+    ANY.store(true, Ordering::Relaxed);
     if let Some(t) = w.tickets.get(ticket) {
         t.holds.slot = Some(Slot {
             pool: pool.id,
@@ -450,6 +476,20 @@ pub fn header<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) {
         abandoned: false,
     };
     release(w, slot.pool, slot.entry, done);
+}
+
+/// The last of the answer has been handed on, whatever the client has read of it: the backend
+/// has done its part.
+pub fn answered<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) {
+    let Some((id, _)) = w.tickets.of_request(x.id()) else {
+        return;
+    };
+    let Some(t) = w.tickets.get(id) else { return };
+    let Some(slot) = t.holds.slot.take_if(|s| s.held) else {
+        return;
+    };
+    let status = x.var(Var::Status).and_then(whole).unwrap_or(0);
+    release(w, slot.pool, slot.entry, completion(x, status));
 }
 
 fn whole(text: &[u8]) -> Option<u16> {

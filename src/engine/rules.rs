@@ -67,6 +67,8 @@ pub struct CompiledPool {
     /// In place of a bare 503.
     pub degrade: Option<Degraded>,
     pub release: Release,
+    /// The body is read before the slot is asked for.
+    pub request_buffering: bool,
     /// One limit for all gateways.
     pub cluster: bool,
     /// The backend's longest answer.
@@ -327,6 +329,7 @@ fn compile_pool(
         settings,
         degrade,
         release: pool.release,
+        request_buffering: pool.request_buffering,
         matcher: pool.matcher,
         unless: pool.unless,
     })

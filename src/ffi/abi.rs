@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Raised with every change of a function or struct; the Lua side's is in
 /// `lua/resty/sluice/library.lua`.
-pub const ABI: i32 = 2;
+pub const ABI: i32 = 3;
 
 /// Status codes; never reused.
 pub const OK: i32 = 0;

@@ -120,8 +120,8 @@ pub unsafe extern "C" fn sluice_header(r: *mut c_void) -> i32 {
 }
 
 /// # Safety
-/// As [`sluice_log`].
-unsafe fn with_request(r: *mut c_void, f: impl FnOnce(&mut Worker, &mut Request)) -> i32 {
+/// `r` is a living request, on nginx's thread.
+pub unsafe fn with_request(r: *mut c_void, f: impl FnOnce(&mut Worker, &mut Request)) -> i32 {
     guard(|| {
         // SAFETY: the caller's promise.
         let Some(mut x) = (unsafe { Request::new(r) }) else {

@@ -17,6 +17,21 @@ pub extern "C" fn sluice_direct(on: i32) -> i32 {
     })
 }
 
+/// Has nginx say when a backend has done its part. Once for each configuration, in
+/// `init_worker_by_lua`. OK, or -1 where this nginx does not show where its filters begin: then a slot
+/// is given back at the request's end.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_filter() -> i32 {
+    // SAFETY: nginx's own variable; that this is its thread, and once, is what Lua promises.
+    guard(|| {
+        if unsafe { super::filter::install(nginx::top_body_filter()) } {
+            OK
+        } else {
+            -1
+        }
+    })
+}
+
 /// Writes up to `capacity` indices of tickets whose wait is over; how many.
 ///
 /// # Safety

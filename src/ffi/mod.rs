@@ -8,6 +8,7 @@
 //! - `bridge`: waking and messages.
 //! - `nginx`: nginx's own functions; `variables`: a shorter way to its variables, where it is
 //!   proven to be the same.
+//! - `filter`: when a backend has done its part.
 //! - `socket`: whether a client has left whom nginx does not see leave.
 //! - `module`: the control plane, a Lua module made with mlua.
 
@@ -15,6 +16,7 @@ mod abi;
 mod access;
 mod bridge;
 mod check;
+mod filter;
 mod given;
 #[cfg(any(feature = "module", feature = "embed"))]
 pub mod module;

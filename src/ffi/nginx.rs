@@ -5,6 +5,7 @@
 //! Invariant: these pointers are only called after the Lua side has compared
 //! the signatures that lua-resty-core declares with those here (`direct`), and
 //! only from nginx's own thread, inside a call that Lua made for that request.
+use super::filter::BodyFilter;
 use super::variables::{self, Get, Known, Learnt, Trust};
 use crate::engine::exchange::{
     Exchange, Out, Text, Var, note_missing_variables, variables_missing,
@@ -164,6 +165,11 @@ fn cleanup_add() -> Option<CleanupAdd> {
 
 fn get_variable() -> Option<Get> {
     *GET_VARIABLE.get_or_init(|| function!(c"ngx_http_get_variable" as Get))
+}
+
+/// Where nginx keeps the first of its body filters; null where that is not visible.
+pub fn top_body_filter() -> *mut Option<BodyFilter> {
+    symbol(c"ngx_http_top_body_filter").map_or(ptr::null_mut(), |p| p.cast())
 }
 
 /// nginx's own flag that this worker has been told to quit, where it is visible.

@@ -328,9 +328,12 @@ def pool(name="b", limit=1, match='{ path = "/b/*" }', capacity=1000,
              "limit = %s" % limit,
              'queue = { capacity = %d, max_wait = "%s" }'
              % (capacity, max_wait)]
-    lines += ["%s = %s" % (key, value if not isinstance(value, str)
-                           or value.startswith("{") else '"%s"' % value)
-              for key, value in more.items()]
+    for key, value in more.items():
+        if isinstance(value, bool):
+            value = str(value).lower()
+        elif isinstance(value, str) and not value.startswith("{"):
+            value = '"%s"' % value
+        lines.append("%s = %s" % (key, value))
     return "\n".join(lines) + "\n"
 
 

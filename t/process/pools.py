@@ -4,6 +4,7 @@ back whatever way a request ends, and that those who wait are answered in time
 and in order (B68 to B77)."""
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -88,10 +89,10 @@ class Ends(PoolCase):
                 wanted = status if isinstance(status, tuple) \
                     else (status, 0) if status == 408 else (status,)
                 self.assertIn(client.status, wanted, path)
-                # nginx itself ends what says 413 by its length, before any
-                # handler; and `return` stands before Lua.
-                if (status, "headers" in more) != (413, False) \
-                        and path != "/x/418":
+                # nginx itself ends what is too long or does not come, before
+                # any handler or while the body is read; and `return` stands
+                # before Lua.
+                if status not in (413, 408) and path != "/x/418":
                     self.assertEqual(gw.requests_total()["pass"], before + 1,
                                      path)
                 self.assertTrue(soon(lambda: self.in_flight(gw) == 0, 1),
@@ -199,6 +200,97 @@ class Ends(PoolCase):
                                     request_bytes("/free")], 2000, 8)
         self.assertEqual(counts, {200: 2000})
         self.assertLessEqual(self.backend.peak, 4)
+
+
+class Slow(PoolCase):
+    """Clients that take their time, which is not the backend's."""
+
+    def test_a_body_that_does_not_come_holds_no_slot(self):
+        """As many as there are slots begin a body; whoever comes then is
+        served at once, and they are when theirs is there."""
+        gw = self.gateway(pool(limit=2, max_wait="1s"), workers=2,
+                          http="client_max_body_size 10m;")
+        crowd = self.crowd(gw)
+        chunked = [("Transfer-Encoding", "chunked")]
+        slow = [(dict(body=b"x", length=500), b"x" * 499),
+                (dict(body=b"x" * 5000, length=100000), b"x" * 95000),
+                (dict(headers=chunked, body=b"2\r\nxx\r\n"), b"0\r\n\r\n"),
+                (dict(length=10), b"x" * 10)]
+        clients = [crowd.send(request(method="POST", **kind))
+                   for kind, _ in slow]
+        crowd.wait(until=lambda: not any(c.text for c in clients))
+        crowd.pump(0.2)
+        self.assertEqual((self.in_flight(gw), self.waiting(gw)), (0, 0))
+        for _ in range(4):
+            order = gw.ask(path="/b/0/x", headers=[("X-User", "u")])
+            self.assertEqual(order.status, 200)
+            self.assertEqual(order.headers["x-wait-ms"], "-")
+        self.assertEqual(self.backend.total, 4)
+        for client, (_, rest) in zip(clients, slow):
+            client.sock.setblocking(True)
+            client.sock.sendall(rest)
+        self.assertTrue(crowd.wait(clients))
+        self.assertEqual([(c.status, c.verdict) for c in clients],
+                         [(200, "pass")] * 4)
+        self.assertEqual(self.backend.total, 8)
+        # One who leaves in the middle leaves nothing behind.
+        client = crowd.send(request(method="POST", body=b"x", length=500))
+        crowd.pump(0.1)
+        crowd.leave(client)
+        self.at_rest(gw)
+
+    def test_who_waits_is_refused_before_its_body_is_read(self):
+        """A body is not asked for where its request has no chance."""
+        gw = self.gateway(pool(limit=1, capacity=1, max_wait="20s"),
+                          workers=1, http="client_max_body_size 10m;")
+        crowd = self.crowd(gw)
+        held = self.held(crowd, 1, "a", path="/b/0/x", user="h")
+        waiting = self.queued(gw, crowd, 1, "a", path="/b/0/y", user="i")
+        post = crowd.send(request(method="POST", body=b"x", length=500))
+        self.assertTrue(crowd.wait(until=lambda: post.answered, seconds=2))
+        self.assertEqual((post.status, post.verdict), (503, "shed"))
+        self.backend.release("a", 2)
+        self.assertTrue(crowd.wait(held + waiting))
+
+    def not_reading(self, gw, n):
+        """Clients that ask for 8 MB and read nothing."""
+        sockets = []
+        for _ in range(n):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", gw.port))
+            sock.sendall(request("/b/x?size=8000000"))
+            sockets.append(sock)
+        self.addCleanup(lambda: [sock.close() for sock in sockets])
+        self.assertTrue(soon(lambda: self.backend.total == n, 5))
+        return sockets
+
+    def test_an_answer_that_is_not_read_holds_no_slot(self):
+        """The backend has done its part: nginx has the answer, and its client
+        does not read it."""
+        gw = self.gateway(pool(limit=2, max_wait="1s"), workers=2)
+        sockets = self.not_reading(gw, 2)
+        self.assertTrue(soon(lambda: self.in_flight(gw) == 0, 5))
+        order = gw.ask(path="/b/0/x", headers=[("X-User", "u")])
+        self.assertEqual(order.status, 200)
+        # They are still there, and get what they asked for.
+        for sock in sockets:
+            got = 0
+            while data := sock.recv(1 << 20):
+                got += len(data)
+            self.assertGreater(got, 8000000)
+        self.at_rest(gw)
+
+    def test_an_answer_that_is_passed_on_as_it_is_read_holds_its_slot(self):
+        """Without nginx's buffers the backend does wait for the client."""
+        gw = self.gateway(pool(limit=2, max_wait="1s"), workers=2,
+                          proxy="proxy_buffering off;")
+        sockets = self.not_reading(gw, 2)
+        time.sleep(0.5)
+        self.assertEqual(self.in_flight(gw), 2)
+        for sock in sockets:
+            sock.close()
+        self.assertTrue(soon(lambda: self.in_flight(gw) == 0, 5))
 
 
 class Waiters(PoolCase):
@@ -532,10 +624,11 @@ class Leavers(PoolCase):
         self.assertEqual(gw.ask(path="/b/x").status, 200)
 
     def test_gone_with_a_body_unread(self):
-        """nginx does not see that a client has left while its body is unread:
-        such a request waits for 1 s at most below level 0, and nobody is
-        given a slot who is not there."""
-        gw = self.gateway(pool(limit=1, capacity=100, max_wait="20s"),
+        """Where a body is passed on as it comes, nginx does not see that its
+        client has left: such a request waits for 1 s at most below level 0,
+        and nobody is given a slot who is not there."""
+        gw = self.gateway(pool(limit=1, capacity=100, max_wait="20s",
+                               request_buffering=False),
                           workers=2, http="client_max_body_size 10m;")
         crowd = self.crowd(gw)
         held = self.held(crowd, 1, "a", path="/b/0/x", user="h")
@@ -561,7 +654,8 @@ class Leavers(PoolCase):
         self.assertEqual(self.backend.ids(), ["again"])
 
     def test_unread_bodies_hold_a_quarter_of_the_queue(self):
-        gw = self.gateway(pool(limit=1, capacity=12, max_wait="20s"),
+        gw = self.gateway(pool(limit=1, capacity=12, max_wait="20s",
+                               request_buffering=False),
                           workers=2, http="client_max_body_size 10m;")
         crowd = self.crowd(gw)
         held = self.held(crowd, 1, "a", path="/b/0/x", user="h")

@@ -18,7 +18,7 @@ local tostring = tostring
 local VERSION = "0.1.0"
 -- Raised with every change of a function or struct below; the library's own
 -- number is src/ffi/abi.rs.
-local ABI = 2
+local ABI = 3
 local NAME = "libsluice.so"
 
 
@@ -79,6 +79,7 @@ int32_t sluice_bridge_path(char *buf, size_t size);
 int32_t sluice_quit(void);
 
 int32_t sluice_direct(int32_t on);
+int32_t sluice_filter(void);
 int32_t sluice_wanted(uint32_t index, char *buf, size_t size);
 uint32_t sluice_wanted_version(void);
 int32_t sluice_access_given(void *r, const sluice_bytes_t *values,

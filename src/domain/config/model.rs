@@ -301,6 +301,7 @@ pub struct PoolConfig {
     pub timeout: Duration,
     pub degrade: Option<Degrade>,
     pub release: Release,
+    pub request_buffering: bool,
     pub enabled: bool,
 }
 

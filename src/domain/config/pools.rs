@@ -103,6 +103,9 @@ pub(super) fn read_pool(object: &Object<'_>, name: String, frame: Frame) -> Opti
                 ("headers", Release::Headers),
             ])
         });
+    let request_buffering = object
+        .get("request_buffering")
+        .map_or(Some(true), |node| node.flag());
     let enabled = object.get("enabled").map_or(Some(true), |node| node.flag());
     object.refuse_others();
     let queue = queue?;
@@ -121,6 +124,7 @@ pub(super) fn read_pool(object: &Object<'_>, name: String, frame: Frame) -> Opti
             None => None,
         },
         release: release?,
+        request_buffering: request_buffering?,
         enabled: enabled?,
     })
 }

@@ -82,13 +82,14 @@ fn every_field_is_taken() {
             "name": "a", "match": {"path": "/a/*"}, "unless": {"method": "HEAD"},
             "limit": "adaptive", "min": 4, "max": 64, "start": 16, "scope": "cluster",
             "queue": {"capacity": 9, "max_wait": "20ms", "weights": [3, 4]},
-            "timeout": "2m", "degrade": {"location": "@busy"}, "release": "headers",
+            "timeout": "2m", "degrade": {"location": "@busy"}, "release": "headers", "request_buffering": false,
             "enabled": false,
         }],
     }))
     .pools
     .remove(0);
     assert_eq!((found.enabled, found.release), (false, Release::Headers));
+    assert!(!found.request_buffering);
     assert!(found.unless.is_some());
     assert_eq!(found.degrade, Some(Degrade::Location("@busy".to_string())));
     let expected = Settings {
@@ -232,6 +233,7 @@ fn bad_fields_are_named_with_what_would_be_right() {
         (degrade(json!({"location": "@"})), "degrade.location: \"@\" is not a location".into()),
         (degrade(json!({"location": "/a\nb"})), "is not a location".into()),
         (degrade(json!({"location": 5})), "degrade.location: must be the location's name, such as".into()),
+        (json!({"request_buffering": "off"}), "request_buffering: must be true or false".into()),
         (json!({"release": "body"}), "release: must be \"response\" or \"headers\"".into()),
         (json!({"enabled": "no"}), "enabled: must be true or false".into()),
         (json!({"match": {"path": "a"}}), "match.path: path \"a\" must start with /".into()),
