@@ -157,6 +157,10 @@ sub prepare {
         } split /\n+/, $never]);
     }
 
+    # The library's lines come by way of its thread, after the answer.
+    $block->set_value(wait => 0.3)
+        if defined $block->error_log && !defined $block->wait;
+
     my $config = $block->config // '';
     my $http = $block->http_config // '';
     s/\$BACKEND\b/unix:$Tmp\/backend-$Blocks.sock:/g for $config, $http;
