@@ -241,6 +241,7 @@ ask("proto=https")
 
 
 === B55 IPv6 peers, and peers without an address
+--- skip_eval: 3: !SluiceTest::ipv6()
 --- toml
 [client]
 trusted_proxies = ["unix:"]

@@ -39,6 +39,7 @@ use File::Basename qw(dirname);
 use File::Path qw(remove_tree);
 use File::Temp ();
 use IO::Socket::INET;
+use Socket ();
 use Time::HiRes qw(sleep time);
 
 our ($Root, $Tmp, $Shm, $Lua, $Lib, $RedisPort, $RedisPid, $Mute,
@@ -111,6 +112,15 @@ sub free_port {
         return $port;
     }
     die 'no free port';
+}
+
+# Containers may have no IPv6, not even ::1.
+sub ipv6 {
+    my $own = Socket::pack_sockaddr_in6(0, Socket::inet_pton(
+        Socket::AF_INET6(), '::1'));
+    my $socket;
+    return socket($socket, Socket::PF_INET6(), Socket::SOCK_STREAM(), 0)
+        && bind $socket, $own;
 }
 
 sub spill {
