@@ -345,7 +345,7 @@ rate = "1/5s"
 capacity = 1
 --- driver
 GET("/")
-sleep(2)
+sleep(2.2)
 local answer = GET("/")
 show(answer, "retry-after")
 sleep(tonumber(answer.headers["retry-after"]) + 0.01)
