@@ -405,10 +405,16 @@ class PoolCase(Case):
             self.backend = Backend()
             self.opened.append(self.backend)
             self.backend.start()
+        # A socket of its own for each worker: of one socket for all, nginx
+        # before 1.21.6 gives nearly every connection to the same worker.
+        each = gateway.free_port()
+        more["listen"] = "%s\n        listen 127.0.0.1:%d reuseport;" % (
+            more.get("listen", ""), each)
         gw = super().gateway(toml + LEVELS, workers=workers, size=size,
                              connections=connections,
                              **in_front_of(self.backend, proxy=proxy,
                                            server=server, http=http, **more))
+        gw.each = ("127.0.0.1", each)
         self.quiet.append(gw)
         self.pids[gw] = sorted(gw.workers())
         return gw
@@ -480,7 +486,7 @@ class PoolCase(Case):
         for _ in range(4000):
             if all(len(some) >= n for some in found.values()):
                 return found
-            connection = Connection(gw.address)
+            connection = Connection(gw.each)
             pid = int(connection.ask(path="/free").headers["x-worker"])
             if len(found.get(pid, [0] * n)) < n:
                 found[pid].append(connection)
