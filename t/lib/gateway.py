@@ -72,6 +72,16 @@ def free_port():
         return port
 
 
+def roomy(name, mib):
+    """Where a region of so many MiB fits: in /dev/shm, or with the test's own
+    files where that is smaller (a container's has 64 MB)."""
+    if shutil.disk_usage("/dev/shm").free < (mib + 16) << 20:
+        print("# no room for %d MiB in /dev/shm: the region is in %s"
+              % (mib, TMP))
+        return TMP + "/" + name
+    return SHM + name
+
+
 def modules():
     """`load_module` lines where nginx does not have Lua built in."""
     text = subprocess.run([NGINX, "-V"], capture_output=True, text=True).stderr

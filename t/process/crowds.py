@@ -10,7 +10,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
 from gateway import (ROOT, SOAK, Connection, alive, children,  # noqa: E402
-                     free_port, main, soon)
+                     free_port, main, roomy, soon)
 from pools import (PoolCase, percentile, pool, request, say,  # noqa: E402
                    times)
 
@@ -23,6 +23,7 @@ class Many(PoolCase):
         port = free_port()
         gw = self.gateway(pool(limit=100, capacity=12000, max_wait="60s"),
                           connections=16384, size="64MiB",
+                          shm=roomy("ten-thousand", 64),
                           listen="listen 127.0.0.1:%d backlog=4096;" % port)
         crowd = self.crowd(gw)
         crowd.address = ("127.0.0.1", port)
