@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -30,6 +31,11 @@ BIN = os.path.abspath(os.environ.get("SLUICE_BIN", LIB + "/sluice"))
 # Absolute: for an upgrade nginx runs itself again by the name it was given.
 NGINX = shutil.which(os.environ.get("TEST_NGINX_BINARY", "nginx")) or "nginx"
 SOAK = os.environ.get("SLUICE_SOAK", "") not in ("", "0")
+
+# Ten thousand clients need as many files; 1024 is what many a system begins with.
+_soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+if _soft < 20000 <= _hard:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (20000, _hard))
 
 TMP = tempfile.mkdtemp(prefix="sluice-p-")
 os.chmod(TMP, 0o755)
