@@ -4,6 +4,7 @@
 -- The way of a request goes on in src/ffi/access.rs.
 
 local ffi = require "ffi"
+local process = require "ngx.process"
 local base = require "resty.core.base"
 local library = require "resty.sluice.library"
 local nginx = require "resty.sluice.nginx"
@@ -111,6 +112,12 @@ function _M.start()
     if phase ~= "init_worker" then
         return nil, "sluice: start() belongs into init_worker_by_lua_block, "
                     .. "not into the phase " .. phase
+    end
+
+    -- OpenResty runs init_worker there too. It serves no request, and as root
+    -- it would publish lists that the workers may not read.
+    if process.type() == "privileged agent" then
+        return true
     end
 
     local ok, err = control.start()
