@@ -434,7 +434,8 @@ class StartError(Exception):
 class Gateway:
     count = 0
 
-    def __init__(self, toml="", workers=4, shm=None, size="8MiB", **more):
+    def __init__(self, toml="", workers=4, shm=None, size="8MiB", each=False,
+                 **more):
         Gateway.count += 1
         self.prefix = "%s/gateway-%d" % (TMP, Gateway.count)
         os.makedirs(self.prefix)
@@ -455,6 +456,12 @@ class Gateway:
             log='require("resty.sluice").log()', before_setup="",
             after_setup="", before_start="", after_start="")
         self.values.update(more)
+        if each:
+            # A socket of its own for each worker: of one socket for all,
+            # nginx before 1.21.6 gives nearly every connection to the same.
+            self.each = ("127.0.0.1", free_port())
+            self.values["listen"] += "\n        listen %s:%d reuseport;" \
+                % self.each
         self.child = None
         # Its log is not read for what must not be there: it says why.
         self.refused = False
@@ -594,8 +601,8 @@ class Gateway:
 
     # Requests.
 
-    def ask(self, method="GET", path="/", **more):
-        connection = Connection(self.address)
+    def ask(self, method="GET", path="/", at=None, **more):
+        connection = Connection(at or self.address)
         try:
             return connection.ask(method, path, close=True, **more)
         finally:

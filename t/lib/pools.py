@@ -405,16 +405,10 @@ class PoolCase(Case):
             self.backend = Backend()
             self.opened.append(self.backend)
             self.backend.start()
-        # A socket of its own for each worker: of one socket for all, nginx
-        # before 1.21.6 gives nearly every connection to the same worker.
-        each = gateway.free_port()
-        more["listen"] = "%s\n        listen 127.0.0.1:%d reuseport;" % (
-            more.get("listen", ""), each)
         gw = super().gateway(toml + LEVELS, workers=workers, size=size,
-                             connections=connections,
+                             connections=connections, each=True,
                              **in_front_of(self.backend, proxy=proxy,
                                            server=server, http=http, **more))
-        gw.each = ("127.0.0.1", each)
         self.quiet.append(gw)
         self.pids[gw] = sorted(gw.workers())
         return gw

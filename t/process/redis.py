@@ -90,7 +90,7 @@ class Together(Case):
     def test_b66_changes_reach_every_worker_of_every_gateway(self):
         redis = self.redis()
         toml = redis_toml(redis) + rule("r", "1000/d", 100000)
-        pair = [self.gateway(toml), self.gateway(toml)]
+        pair = [self.gateway(toml, each=True) for _ in range(2)]
         for gw in pair:
             gw.ask()
 
@@ -98,7 +98,7 @@ class Together(Case):
             seen = set()
             for gw in pair:
                 for _ in range(200):
-                    answer = gw.ask(ip="203.0.113.9")
+                    answer = gw.ask(ip="203.0.113.9", at=gw.each)
                     self.assertEqual(answer.status, expected)
                     seen.add(answer.headers["x-worker"])
             return seen
@@ -115,7 +115,7 @@ class Together(Case):
         for gw in pair:
             for i in range(50):
                 self.assertIn(";q=77777;", gw.ask(
-                    ip="10.3.0.%d" % i).headers["ratelimit-policy"])
+                    ip="10.3.0.%d" % i, at=gw.each).headers["ratelimit-policy"])
         generations = {w["config_generation"] for gw in pair[:1]
                        for w in gw.status()["workers"]}
         self.assertEqual(len(generations), 1)
