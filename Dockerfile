@@ -31,6 +31,8 @@ RUN make build
 RUN make install DESTDIR=/out
 
 # --- test: make test -------------------------------------------------------------------
+# As `docker build` runs it: as root, without the right to mount (two harnesses say that they
+# leave a case out), with a /dev/shm of 64 MB, perhaps without IPv6.
 FROM build AS test
 RUN .ci/deps build nginx redis test
 RUN make test
@@ -39,6 +41,10 @@ RUN make test
 FROM ${OPENRESTY} AS runtime
 COPY --from=build /out/ /
 COPY --from=build /out/usr/local/share/sluice/conf/sluice.toml /etc/sluice/sluice.toml
+# Where the example nginx.conf logs to; Debian's nginx package makes it, OpenResty's does not.
+RUN mkdir -p /var/log/nginx \
+    && ln -sf /dev/stdout /var/log/nginx/access.log \
+    && ln -sf /dev/stderr /var/log/nginx/error.log
 STOPSIGNAL SIGQUIT
 # nginx does not see what is wrong in sluice.toml before it runs; the tool does.
 CMD ["sh", "-c", "sluice check /etc/sluice/sluice.toml && exec openresty -g 'daemon off;'"]
