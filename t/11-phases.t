@@ -32,6 +32,26 @@ say(m['sluice_requests_total{verdict="pass"}'],
 
 
 
+=== in the server's rewrite phase, before a location is chosen
+--- toml
+[[rules]]
+name = "r"
+rate = "1/d"
+capacity = 2
+--- hooks: none
+--- config
+    server_rewrite_by_lua_block { require("resty.sluice").access() }
+    log_by_lua_block { require("resty.sluice").log() }
+    location = /none { return 204; }
+--- driver
+many(4, function() return GET("/none") end)
+--- response_body
+2 x 204 pass, 2 x 429 limited
+--- no_error_log
+[error]
+
+
+
 === called in both phases, and twice in one: charged once, decided once
 --- toml
 [[rules]]

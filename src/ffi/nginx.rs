@@ -114,7 +114,7 @@ const TRANSFER_ENCODING: Known = Known::new("http_transfer_encoding");
 const LONGEST_NAME: usize = 128;
 const NGX_OK: c_int = 0;
 /// `NGX_HTTP_LUA_CONTEXT_` `REWRITE`, `ACCESS` and `SERVER_REWRITE`: where `access()` decides.
-const DECIDING_PHASES: c_int = 0x0002 | 0x0004 | 0x2000;
+const DECIDING_PHASES: c_int = 0x0002 | 0x0004 | 0x8000;
 
 static API: OnceCell<Option<Api>> = OnceCell::new();
 static GET_VARIABLE: OnceCell<Option<Get>> = OnceCell::new();
