@@ -359,6 +359,8 @@ class Load(threading.Thread):
 
 NGINX_CONF = """\
 %(modules)s
+env LUA_PATH;
+env LUA_CPATH;
 %(main)s
 %(user)s
 daemon %(daemon)s;
