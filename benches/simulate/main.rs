@@ -6,8 +6,9 @@
 //! same with the best published limiters. Not measured: what nginx, locks, wake-ups
 //! and the network cost.
 //!
-//!     simulate            everything; fails where a goal is missed
-//!     SHORT_TURN=1 simulate    a minute of it, judges nothing
+//!     simulate                    everything; fails where a goal is missed
+//!     simulate floods gateways    only these tables
+//!     SHORT_TURN=1 simulate       a minute of it, judges nothing
 mod cluster;
 mod gate;
 mod model;
@@ -23,21 +24,37 @@ use traffic::Shape;
 
 const KS: [u32; 3] = [4, 16, 64];
 
+type Table = (&'static str, fn(&mut Report));
+const TABLES: [Table; 12] = [
+    ("closed_form", closed_form),
+    ("floods", floods),
+    ("tenfold", tenfold),
+    ("leaks", leaks),
+    ("long_others", long_others),
+    ("aborts", aborts),
+    ("halved", halved),
+    ("troubles", troubles),
+    ("cold", cold),
+    ("twenty_minutes", twenty_minutes),
+    ("gateways", gateways),
+    ("lease_loss", lease_loss),
+];
+
 fn main() -> std::process::ExitCode {
     let short = std::env::var("SHORT_TURN").is_ok_and(|it| it == "1");
     let mut report = Report::new(short);
-    closed_form(&mut report);
-    floods(&mut report);
-    tenfold(&mut report);
-    leaks(&mut report);
-    long_others(&mut report);
-    aborts(&mut report);
-    halved(&mut report);
-    troubles(&mut report);
-    cold(&mut report);
-    twenty_minutes(&mut report);
-    gateways(&mut report);
-    lease_loss(&mut report);
+    let only: Vec<String> = std::env::args().skip(1).collect();
+    let known = |name: &String| TABLES.iter().any(|(table, _)| table == name);
+    if let Some(name) = only.iter().find(|name| !known(name)) {
+        let tables: Vec<&str> = TABLES.iter().map(|it| it.0).collect();
+        eprintln!("simulate: no table is called {name}: {}", tables.join(", "));
+        return std::process::ExitCode::FAILURE;
+    }
+    for (name, table) in TABLES {
+        if only.is_empty() || only.iter().any(|it| it == name) {
+            table(&mut report);
+        }
+    }
     report.end()
 }
 

@@ -414,7 +414,7 @@ impl Model {
         self.ticks += 1;
         if self.ticks.is_multiple_of(10) {
             let limit = match &self.cluster {
-                Some(_) => self.gates[0].heap.state.limiter.limit(),
+                Some(cluster) => cluster.limit(),
                 None => self.gates.iter().map(Gate::limit).sum(),
             };
             let limit = f64::from(limit);

@@ -11,30 +11,23 @@ use super::rules::CompiledPool;
 use super::setup::Setup;
 use super::sync::{gateway_id, outdated};
 use super::thread::{self, Shared};
-use crate::domain::pool::limiter::{Order, Sample};
-use crate::domain::pool::{Cluster, Pool, Report, Wakes};
-use crate::domain::units::Nanos;
-use crate::redis::lease::{Keys, LEASE, Share, Told};
+use crate::redis::lease::Keys;
 use crate::redis::{Client, StoreError};
 use crate::shm::{PoolId, Region};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_local};
 
-/// Between two calls, give or take a tenth so that gateways do not call in step.
-const EVERY: Duration = Duration::from_millis(100);
-/// Where each slot is taken by itself.
-const EVERY_SLOT: Duration = Duration::from_millis(50);
 /// A reply that is later than that is worth nothing: half of its lease is over.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often a worker looks whether it is the one, and which pools there are.
 const LOOK: Duration = Duration::from_millis(250);
-/// Of so many of the last responses the 99th percentile is told.
-const RESPONSES: usize = 500;
-/// Fewer say nothing of one in a hundred.
-const ENOUGH: usize = 100;
+
+pub mod member;
+
+use member::{EVERY, EVERY_SLOT, Member};
 
 /// Starts the thread, where there is a store.
 pub fn start(setup: Arc<Setup>, current: Arc<Current>, shared: Arc<Shared>) -> Result<(), String> {
@@ -145,24 +138,24 @@ impl Context {
     /// Until the pool is not in force any more.
     async fn share(self: Rc<Self>, id: PoolId) {
         let mut random = u64::from(std::process::id()) << 16 ^ id.index() as u64 | 1;
-        let mut member: Option<Member> = None;
+        let mut seat: Option<Seat> = None;
         loop {
             let rules = self.current.get().rules;
             let Some(pool) = rules.pools.iter().find(|it| it.id == id && it.cluster) else {
                 return;
             };
-            let member = member.get_or_insert_with(|| {
+            let seat = seat.get_or_insert_with(|| {
                 let keys = Keys::new(&self.prefix, pool.name);
-                Member::new(keys, self.gateway.clone())
+                Seat::new(Member::new(keys, self.gateway.clone()))
             });
-            let result = member.lease(&self.client, self.region, pool).await;
-            self.heard(member, pool, result);
-            if member.strict {
-                let result = member.slots(&self.client, self.region, pool).await;
-                self.heard(member, pool, result);
+            let result = seat.member.lease(&self.client, self.region, pool).await;
+            self.heard(seat, pool, result);
+            if seat.member.strict() {
+                let result = seat.member.slots(&self.client, self.region, pool).await;
+                self.heard(seat, pool, result);
                 tokio::time::sleep(about(EVERY_SLOT, &mut random)).await;
-                let result = member.slots(&self.client, self.region, pool).await;
-                self.heard(member, pool, result);
+                let result = seat.member.slots(&self.client, self.region, pool).await;
+                self.heard(seat, pool, result);
                 tokio::time::sleep(about(EVERY_SLOT, &mut random)).await;
             } else {
                 tokio::time::sleep(about(EVERY, &mut random)).await;
@@ -170,7 +163,7 @@ impl Context {
         }
     }
 
-    fn heard(&self, member: &mut Member, pool: &CompiledPool, result: Result<Put, StoreError>) {
+    fn heard(&self, seat: &mut Seat, pool: &CompiledPool, result: Result<Put, StoreError>) {
         match result {
             Ok(told) => {
                 if told.woke_me {
@@ -182,7 +175,7 @@ impl Context {
                     let line = pools::saturation_line(pool.name, saturated, &view.value);
                     self.shared.warn(line);
                 }
-                if std::mem::take(&mut member.away) {
+                if std::mem::take(&mut seat.away) {
                     let line = "is shared out by the store again";
                     self.shared
                         .warn(format!("sluice: pool \"{}\" {line}", pool.name));
@@ -190,19 +183,20 @@ impl Context {
             }
             Err(e) => {
                 // The lease carries it over a hiccup.
-                if !member.away && member.until < self.region.now() {
-                    member.away = true;
+                if !seat.away && seat.member.until() < self.region.now() {
+                    seat.away = true;
                     self.shared.warn(format!(
                         "sluice: pool \"{}\" cannot be shared out: {e}; meanwhile this gateway \
                          takes {} requests at once, its part of the limit",
                         pool.name,
-                        member.fallback.max(1)
+                        seat.member.fallback().max(1)
                     ));
                 }
             }
         }
-        if std::mem::replace(&mut member.said_differs, member.differs) != member.differs {
-            let line = match member.differs {
+        let differs = seat.member.differs();
+        if std::mem::replace(&mut seat.said_differs, differs) != differs {
+            let line = match differs {
                 true => "is not configured alike on all gateways; the lowest limit holds",
                 false => "is configured alike on all gateways again",
             };
@@ -220,6 +214,23 @@ fn about(every: Duration, random: &mut u64) -> Duration {
     every.mul_f64(0.9 + 0.2 * (*random >> 11) as f64 / (1u64 << 53) as f64)
 }
 
+/// A pool's member, and what was said of it in the log.
+struct Seat {
+    member: Member,
+    away: bool,
+    said_differs: bool,
+}
+
+impl Seat {
+    fn new(member: Member) -> Seat {
+        Seat {
+            member,
+            away: false,
+            said_differs: false,
+        }
+    }
+}
+
 /// What came of a share put into the pool.
 #[derive(Default)]
 struct Put {
@@ -227,54 +238,7 @@ struct Put {
     saturation: Option<bool>,
 }
 
-/// A pool of this gateway among those of the others.
-struct Member {
-    keys: Keys,
-    gateway: String,
-    /// Number of the last reply.
-    heard: u64,
-    leads: bool,
-    gateways: u32,
-    differs: bool,
-    said_differs: bool,
-    /// Each slot is taken by itself: of `limit`, at most `entitled`.
-    strict: bool,
-    limit: u32,
-    entitled: u32,
-    /// Put into the pool, until when, and what holds after that.
-    share: u32,
-    until: Nanos,
-    fallback: u32,
-    away: bool,
-    responses: VecDeque<u64>,
-    samples: Vec<Sample>,
-    /// What ended at all gateways, on its way to the limiter.
-    order: Order,
-}
-
 impl Member {
-    fn new(keys: Keys, gateway: String) -> Member {
-        Member {
-            keys,
-            gateway,
-            heard: 0,
-            leads: false,
-            gateways: 1,
-            differs: false,
-            said_differs: false,
-            strict: false,
-            limit: 0,
-            entitled: 0,
-            share: 0,
-            until: Nanos(0),
-            fallback: 0,
-            away: false,
-            responses: VecDeque::new(),
-            samples: Vec::new(),
-            order: Order::default(),
-        }
-    }
-
     /// One call of the lease script. Nothing is said where the pool's lock was not to be had.
     async fn lease(
         &mut self,
@@ -282,101 +246,25 @@ impl Member {
         region: &Region,
         pool: &CompiledPool,
     ) -> Result<Put, StoreError> {
-        self.samples.clear();
         let known = u32::try_from(region.gateways()).unwrap_or(u32::MAX);
-        let known = known.max(self.gateways).max(1);
-        let samples = &mut self.samples;
-        let looked = region.pool(pool.id, |p, now, wakes| {
-            if !p.report(now).leased {
-                // Nobody knows yet what the others hold.
-                let part = p.state.limiter.limit() / known;
-                p.set_share(0, now, part, now, wakes);
-            }
-            p.state.limiter.take_samples(samples);
-            let limiter = &p.state.limiter;
-            (p.report(now), limiter.limit(), limiter.found(), now)
-        });
+        let looked = region.pool(pool.id, |p, now, wakes| self.look(p, known, now, wakes));
         let Some(looked) = looked else {
             return Ok(Put::default());
         };
-        let (report, limit, found, before) = looked.value;
-        if self.fallback == 0 {
-            self.fallback = limit / known;
-        }
-        self.note_responses();
-        let told = Told {
-            gateway: &self.gateway,
-            report,
-            weights: pool.settings.weights,
-            timeout_ns: pool.timeout_ns,
-            p99_ns: self.p99_ns(),
-            known,
-            heard: self.heard,
-            limit,
-            found,
-            samples: &self.samples,
-            now: before,
-        };
         let deadline = Instant::now() + PATIENCE;
-        let share = client.lease(&self.keys, &told, deadline).await?;
-        self.take(&share, report.adaptive, before);
+        let told = self.told(&looked.value, pool.settings.weights, pool.timeout_ns);
+        let share = client.lease(self.keys(), &told, deadline).await?;
+        self.take(&share, &looked.value);
         let Some(touched) = region.pool(pool.id, |p, now, wakes| {
             self.put(p, &share, now, wakes);
         }) else {
             // Not heard, as the store sees it: the share of before is still in the pool.
             return Ok(Put::default());
         };
-        self.heard = share.number;
         Ok(Put {
             woke_me: touched.woke_me || looked.woke_me,
             saturation: touched.saturation.or(looked.saturation),
         })
-    }
-
-    /// The reply, as far as it is not the pool's.
-    fn take(&mut self, share: &Share, adaptive: bool, before: Nanos) {
-        self.leads = adaptive && share.leads;
-        self.gateways = share.gateways.max(1);
-        self.differs = share.differs;
-        self.limit = share.limit;
-        self.fallback = share.limit / self.gateways;
-        self.entitled = share.share;
-        if !share.strict {
-            self.share = share.share;
-            self.until = lease_end(before);
-        } else if !self.strict {
-            // Slots come on top of nothing.
-            self.share = 0;
-            self.until = lease_end(before);
-        }
-        self.strict = share.strict;
-    }
-
-    /// The reply, as far as it is the pool's.
-    fn put(&mut self, p: &mut Pool<'_>, share: &Share, now: Nanos, wakes: &mut Wakes) {
-        let state = &mut *p.state;
-        state.cluster = Cluster {
-            gateways: share.gateways,
-            limit: share.limit,
-            differs: u32::from(share.differs),
-            strict: u32::from(share.strict),
-        };
-        if self.leads {
-            if let Some(found) = &share.found {
-                state.limiter.adopt(found);
-            }
-            for ended in &share.ended {
-                let (done, at) = ended.done(now);
-                self.order.add(done, at);
-            }
-            for (done, at) in self.order.take(now) {
-                state.limiter.pooled(&done, &mut state.routes, at);
-            }
-        } else {
-            self.order = Order::default();
-            state.limiter.set_limit(f64::from(share.limit));
-        }
-        p.set_share(self.share, self.until, self.fallback, now, wakes);
     }
 
     /// One call of the slot script.
@@ -386,64 +274,26 @@ impl Member {
         region: &Region,
         pool: &CompiledPool,
     ) -> Result<Put, StoreError> {
-        let mut wanted = 0;
         let looked = region.pool(pool.id, |p, now, wakes| {
-            wanted = wanted_slots(&p.report(now), self.entitled);
-            if wanted < self.share {
-                // Others may have them from now on, whether or not the reply arrives.
-                self.share = wanted;
-                p.set_share(self.share, self.until, self.fallback, now, wakes);
-            }
-            now
+            (self.want_slots(p, now, wakes), now)
         });
         let Some(looked) = looked else {
             return Ok(Put::default());
         };
+        let (wanted, before) = looked.value;
         let deadline = Instant::now() + PATIENCE;
         let slots = client
-            .slots(&self.keys, &self.gateway, self.limit, wanted, deadline)
+            .slots(self.keys(), self.gateway(), self.limit(), wanted, deadline)
             .await?;
-        // Of what it has too much it makes no use again.
-        self.share = slots.min(self.entitled);
-        self.until = lease_end(looked.value);
+        self.take_slots(slots, before);
         let touched = region.pool(pool.id, |p, now, wakes| {
-            p.set_share(self.share, self.until, self.fallback, now, wakes);
+            self.put_slots(p, now, wakes);
         });
         Ok(touched.map_or_else(Put::default, |it| Put {
             woke_me: it.woke_me || looked.woke_me,
             saturation: it.saturation.or(looked.saturation),
         }))
     }
-
-    fn note_responses(&mut self) {
-        for sample in &self.samples {
-            if sample.response_ns != u64::MAX {
-                self.responses.push_back(sample.response_ns);
-            }
-        }
-        while self.responses.len() > RESPONSES {
-            self.responses.pop_front();
-        }
-    }
-
-    fn p99_ns(&self) -> Option<u64> {
-        if self.responses.len() < ENOUGH {
-            return None;
-        }
-        let mut sorted: Vec<u64> = self.responses.iter().copied().collect();
-        let at = sorted.len() * 99 / 100;
-        Some(*sorted.select_nth_unstable(at).1)
-    }
-}
-
-/// What is in flight, and of what waits as many as this gateway is entitled to.
-fn wanted_slots(report: &Report, entitled: u32) -> u32 {
-    let asks = report.demand.iter().fold(0u32, |a, b| a.saturating_add(*b));
-    report.held.max(asks.min(entitled))
-}
-
-fn lease_end(before: Nanos) -> Nanos {
-    Nanos(before.0 + LEASE.as_nanos() as u64)
 }
 
 #[cfg(test)]

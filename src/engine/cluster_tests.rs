@@ -1,11 +1,13 @@
 //! Gateways that share a pool's limit through a real Redis.
 use super::*;
 use crate::domain::pool::{Arrival, Completion, Entered, EntryId, Feedback, View};
+use crate::domain::units::Nanos;
 use crate::engine::current::Current;
 use crate::engine::fake::worker;
 use crate::engine::pools::NOTHING;
 use crate::engine::worker::Worker;
 use crate::redis::fixture::{Server, installed};
+use crate::redis::lease::LEASE;
 use std::time::Duration;
 
 fn in_thread<T>(work: impl AsyncFnOnce() -> T) -> T {
@@ -215,7 +217,7 @@ fn small_limits_go_slot_by_slot_and_to_who_waits() {
                     if gateway.view().waiting.iter().sum::<u32>() < 5 {
                         gateway.arrive(2, 2);
                     }
-                    if gateway.member.strict {
+                    if gateway.member.strict() {
                         gateway.slots().await.expect("slots");
                     }
                     gateway.collect();
@@ -226,7 +228,7 @@ fn small_limits_go_slot_by_slot_and_to_who_waits() {
             }
             let sum = in_flight(&gateways);
             if begin.elapsed() > LEASE * 2 {
-                assert!(gateways.iter().all(|it| it.member.strict));
+                assert!(gateways.iter().all(|it| it.member.strict()));
                 most = most.max(sum);
             }
             assert!(sum <= 3, "{sum}");
@@ -257,7 +259,7 @@ fn requests_of_all_gateways_reach_the_leader() {
                 .expect("connected");
             gateway.lease().await.expect("a share");
         }
-        assert!(gateways[0].member.leads && !gateways[1].member.leads);
+        assert!(gateways[0].member.leads() && !gateways[1].member.leads());
         let usual = |gateway: &Gateway| {
             let usual = gateway
                 .worker

@@ -5,7 +5,8 @@
 //! - [`group`]: decisions that come while a call is under way share the next one.
 //! - [`scripts`]: `bucket.lua` and how it is called. Its specification is
 //!   [`crate::domain::bucket::spent`].
-//! - [`lease`]: one pool's limit for all gateways, shared out by `lease.lua` and `slot.lua`.
+//! - [`lease`]: one pool's limit for all gateways, shared out by `lease.lua` and `slot.lua`;
+//!   `embedded`: the two without a Redis, for tests and the simulator.
 //! - [`sync`]: what changes in Redis reaches the gateway. Connections of its own, so
 //!   that its slowness is nobody else's.
 //!
@@ -14,6 +15,8 @@
 pub mod breaker;
 pub mod client;
 mod connect;
+#[cfg(feature = "embed")]
+pub mod embedded;
 mod errors;
 pub mod group;
 mod health;

@@ -53,85 +53,35 @@ fn keys() -> Keys {
 #[cfg(feature = "embed")]
 mod luajit {
     use super::*;
-    use mlua::{Lua, MultiValue};
+    use crate::redis::embedded::Store;
     use proptest::prelude::*;
-    use redis::Value;
     use std::collections::VecDeque;
 
-    const START_US: u64 = 1_700_000_000_000_000;
-
-    struct Fake {
-        lua: Lua,
-        lease: mlua::Function,
-        slot: mlua::Function,
-        now_us: u64,
-    }
+    struct Fake(Store);
 
     impl Fake {
         fn new() -> Fake {
-            let lua = Lua::new();
-            lua.load(include_str!("store.lua")).exec().expect("a store");
-            let load = |code| lua.load(code).into_function().expect("it compiles");
-            let (lease, slot) = (
-                load(include_str!("../lease.lua")),
-                load(include_str!("../slot.lua")),
-            );
-            Fake {
-                lua,
-                lease,
-                slot,
-                now_us: START_US,
-            }
-        }
-
-        fn call(&self, script: &mlua::Function, call: crate::redis::scripts::Arguments) -> Value {
-            let globals = self.lua.globals();
-            globals.set("now", self.now_us as f64).expect("set");
-            globals.set("KEYS", call.keys).expect("set");
-            let values = call.values.iter();
-            let values = values.map(|it| self.lua.create_string(it).expect("a string"));
-            globals
-                .set("ARGV", values.collect::<Vec<_>>())
-                .expect("set");
-            let value = |value: mlua::Value| match value {
-                mlua::Value::Integer(n) => Value::Int(n),
-                mlua::Value::Number(n) => {
-                    assert_eq!(n, n.trunc(), "Redis would cut it");
-                    Value::Int(n as i64)
-                }
-                mlua::Value::String(text) => Value::BulkString(text.as_bytes().to_vec()),
-                other => panic!("{other:?}"),
-            };
-            let reply: MultiValue = script.call(()).expect("it runs");
-            match reply.into_iter().next().expect("a reply") {
-                mlua::Value::Table(items) => {
-                    let items = items.sequence_values::<mlua::Value>();
-                    Value::Array(items.map(|it| value(it.expect("an item"))).collect())
-                }
-                one => value(one),
-            }
+            Fake(Store::new())
         }
 
         fn lease(&self, told: &Told<'_>) -> Share {
-            let value = self.call(&self.lease, lease::arguments(&keys(), told));
-            lease::share(&value).expect("a reply")
+            self.0.lease(&keys(), told)
         }
 
         fn slots(&self, gateway: &str, limit: u32, wanted: u32) -> u32 {
-            let call = lease::slot_arguments(&keys(), gateway, limit, wanted);
-            match self.call(&self.slot, call) {
-                Value::Int(n) => n as u32,
-                other => panic!("{other:?}"),
-            }
+            self.0.slots(&keys(), gateway, limit, wanted)
         }
 
         fn flush(&self) {
-            let flush: mlua::Function = self.lua.globals().get("flush").expect("one");
-            flush.call::<()>(()).expect("flushed");
+            self.0.flush();
         }
 
         fn pass(&mut self, ms: u64) {
-            self.now_us += ms * 1000;
+            self.0.pass(ms * 1000);
+        }
+
+        fn now_us(&self) -> u64 {
+            self.0.now_us
         }
     }
 
@@ -190,10 +140,10 @@ mod luajit {
         }
 
         fn call(&mut self, fake: &Fake) -> Share {
-            let report = self.report(fake.now_us);
+            let report = self.report(fake.now_us());
             let share = fake.lease(&told(&self.name, report, self.heard));
-            self.hear(&share, fake.now_us);
-            self.dispatch(fake.now_us);
+            self.hear(&share, fake.now_us());
+            self.dispatch(fake.now_us());
             share
         }
     }
@@ -244,7 +194,7 @@ mod luajit {
                     // What is in flight is part of the demand, and stays so.
                     let report = report(40, gateway.share, gateway.share, demand);
                     let share = fake.lease(&told(&gateway.name, report, gateway.heard));
-                    gateway.hear(&share, fake.now_us);
+                    gateway.hear(&share, fake.now_us());
                     assert_eq!((share.limit, share.strict), (40, false));
                 }
             }
@@ -449,10 +399,10 @@ mod luajit {
                 match event {
                     Event::Call(n, heard) => {
                         let gateway = &mut gateways[n];
-                        let report = gateway.report(fake.now_us);
+                        let report = gateway.report(fake.now_us());
                         let share = fake.lease(&told(&gateway.name, report, gateway.heard));
                         if heard {
-                            gateway.hear(&share, fake.now_us);
+                            gateway.hear(&share, fake.now_us());
                         }
                     }
                     Event::Arrive(n, level, many) => gateways[n].waiting[level] += many,
@@ -462,22 +412,22 @@ mod luajit {
                     }
                     Event::Pass(ms) => fake.pass(ms),
                     Event::Cap(cap) => {
-                        limits.push_back((fake.now_us, cap));
+                        limits.push_back((fake.now_us(), cap));
                         for gateway in &mut gateways {
                             gateway.cap = cap;
                         }
                     }
                 }
                 for gateway in &mut gateways {
-                    gateway.dispatch(fake.now_us);
+                    gateway.dispatch(fake.now_us());
                 }
                 // A limit ends with the leases that were granted under it.
                 let lease_us = LEASE.as_micros() as u64;
-                while limits.len() > 1 && limits[1].0 + 2 * lease_us < fake.now_us {
+                while limits.len() > 1 && limits[1].0 + 2 * lease_us < fake.now_us() {
                     limits.pop_front();
                 }
                 let most = limits.iter().map(|it| it.1).max().expect("one");
-                let sum: u32 = gateways.iter().map(|it| it.may(fake.now_us)).sum();
+                let sum: u32 = gateways.iter().map(|it| it.may(fake.now_us())).sum();
                 prop_assert!(sum <= most, "{sum} of {most}: {gateways:?}");
             }
         }
