@@ -153,7 +153,7 @@ impl Model {
         let rival = match setup.control {
             Control::Own => None,
             Control::Gradient2 => Some(Rival::gradient2()),
-            Control::Vegas => Some(Rival::vegas()),
+            Control::Vegas => Some(Rival::vegas(setup.seed)),
         };
         let numbers = (0..setup.streams.len() as u64)
             .map(|of| Numbers::new(setup.seed, of + 1))
