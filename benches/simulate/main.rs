@@ -310,26 +310,39 @@ fn long_others(report: &mut Report) {
 }
 
 fn aborts(report: &mut Report) {
-    report.title("Half of the attackers hang up after 2 ms; the backend works on");
+    report.title(
+        "Half of the attackers hang up 2 ms after they asked; or all of them, 2 ms after they were \
+         sent to the backend, which works on",
+    );
     report.head();
-    let hang_up = |ghosts| {
+    let hang_up = |leaves_backend, ghosts| {
         move |it| Scenario {
-            leaves: 0.5,
+            leaves: if leaves_backend { 1.0 } else { 0.5 },
+            leaves_backend,
             ghosts,
             ..it
         }
     };
-    let scenarios = both(report, 16, hang_up(true));
-    let kept = show(report, "aborts", scenarios);
-    let scenarios = both(report, 16, hang_up(false));
-    let given = show(report, "aborts, no ghosts", scenarios);
-    let [fixed, adaptive] = split(&kept);
-    let [without, _] = split(&given);
-    report.at_most("aborts, fixed, core", core(&fixed).mean(), 1.3);
-    report.at_most("aborts, adaptive, core", core(&adaptive).mean(), 1.3);
-    let measured = format!("x{:.2}", core(&without).mean());
+    let scenarios = both(report, 16, hang_up(false, true));
+    let waiting = show(report, "gone while waiting", scenarios);
+    let scenarios = both(report, 16, hang_up(true, true));
+    let kept = show(report, "gone at the backend", scenarios);
+    let scenarios = both(report, 16, hang_up(true, false));
+    let given = show(report, "the same, no ghosts", scenarios);
+    for (name, results) in [("waiting", &waiting), ("at the backend", &kept)] {
+        let [fixed, adaptive] = split(results);
+        let name = |limit: &str| format!("gone {name}, {limit}, core");
+        report.at_most(&name("fixed"), core(&fixed).mean(), 1.3);
+        report.at_most(&name("adaptive"), core(&adaptive).mean(), 1.3);
+    }
+    let [fixed, adaptive] = split(&given);
+    let measured = format!(
+        "fixed x{:.2}, adaptive x{:.2}",
+        core(&fixed).mean(),
+        core(&adaptive).mean()
+    );
     report.known(
-        "aborts, fixed, slots given back at once",
+        "gone at the backend, slots given back at once",
         &measured,
         "x3.5 before",
     );

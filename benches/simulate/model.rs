@@ -114,6 +114,8 @@ struct Request {
     stream: u16,
     gate: u8,
     failed: bool,
+    /// Its client leaves so long after it was sent to the backend; 0: never.
+    leaves_after: u64,
     /// 0 free, 1 waits, 2 at the backend, 3 left while the backend worked.
     at: u8,
     life: u32,
@@ -254,7 +256,7 @@ impl Model {
         let numbers = &mut self.numbers[usize::from(stream)];
         let service = self.setup.shape.draw(numbers) * SERVICE_S * s.longer;
         let cohort = (numbers.next() % u64::from(s.cohorts)) as u8;
-        let leaves = numbers.unit() < s.leaves;
+        let (leaves, after) = (numbers.unit() < s.leaves, ns(s.leaves_after_s));
         let gate = (numbers.next() % u64::from(self.setup.gateways)) as u8;
         self.next_arrival(stream, self.now);
         let index = self.free.pop().unwrap_or_else(|| {
@@ -266,6 +268,7 @@ impl Model {
             stream,
             gate,
             failed: false,
+            leaves_after: if leaves && s.leaves_backend { after } else { 0 },
             at: 1,
             life: request.life.wrapping_add(1),
             arrived: self.now,
@@ -274,8 +277,8 @@ impl Model {
         };
         let life = request.life;
         self.count(self.now, s.class, |got| got.asked += 1);
-        if leaves {
-            self.at(self.now + ns(s.leaves_after_s), Event::Leave(index, life));
+        if leaves && !s.leaves_backend {
+            self.at(self.now + after, Event::Leave(index, life));
         }
         let ask = Ask {
             request: index,
@@ -319,6 +322,10 @@ impl Model {
             let request = &mut self.requests[index as usize];
             (request.at, request.dispatched) = (2, now);
             request.failed = self.failing;
+            let (life, after) = (request.life, request.leaves_after);
+            if after > 0 {
+                self.at(now + after, Event::Leave(index, life));
+            }
             if self.failing {
                 self.at(now + REFUSED_NS, Event::Finish(index));
             } else {

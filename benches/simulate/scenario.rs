@@ -55,9 +55,10 @@ pub struct Scenario {
     pub leak: f64,
     /// How much longer others take than core.
     pub longer: f64,
-    /// Share of the attackers that leave after 2 ms, and whether the gateway
-    /// holds on to their slots.
+    /// Share of the attackers that leave after 2 ms: of waiting, or at the backend.
+    /// And whether the gateway holds on to their slots then.
     pub leaves: f64,
+    pub leaves_backend: bool,
     pub ghosts: bool,
     /// The flood is there from the beginning.
     pub cold: bool,
@@ -81,6 +82,7 @@ impl Scenario {
             leak: 0.0,
             longer: 1.0,
             leaves: 0.0,
+            leaves_backend: false,
             ghosts: true,
             cold: false,
             until_s: 95.0,
@@ -116,6 +118,7 @@ impl Scenario {
         let flood = |level, share: f64| Stream {
             leaves: self.leaves,
             leaves_after_s: 0.002,
+            leaves_backend: self.leaves_backend,
             ghosts: self.ghosts,
             longer: self.longer,
             ..Stream::new(ATTACK, level, share * capacity / self.longer).between(flood_s, f64::MAX)

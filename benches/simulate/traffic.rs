@@ -100,9 +100,11 @@ pub struct Stream {
     pub longer: f64,
     /// Clients, as sub-queues.
     pub cohorts: u32,
-    /// The share of requests whose client leaves, and when.
+    /// The share of requests whose client leaves, so long after it asked, or after
+    /// its request was sent to the backend.
     pub leaves: f64,
     pub leaves_after_s: f64,
+    pub leaves_backend: bool,
     /// A gateway that knows that its backend works on.
     pub ghosts: bool,
 }
@@ -120,6 +122,7 @@ impl Stream {
             cohorts: 200,
             leaves: 0.0,
             leaves_after_s: 0.0,
+            leaves_backend: false,
             ghosts: true,
         }
     }
