@@ -103,6 +103,10 @@ pub struct Limiter {
     healthy: Mean,
     /// R0, as x: the mean of ln(response / the route's usual).
     base_x: Mean,
+    /// R0 as the mean of that itself: x tells best whether responses are slower, but
+    /// not how much slower. A wait adds more to the logarithm of a quick one than to
+    /// that of a slow one.
+    base_ratio: Mean,
     /// R0 in ns.
     base_ns: Mean,
     /// What `steps` is doing.
@@ -166,6 +170,7 @@ impl Limiter {
             knee: 0.0,
             healthy: Mean::new(),
             base_x: Mean::new(),
+            base_ratio: Mean::new(),
             base_ns: Mean::new(),
             step: 0,
             forced: 0,

@@ -3,10 +3,12 @@
 //! so that ten long requests are not taken for a slow backend.
 use super::ROUTES;
 
-/// The weight of one response in a route's usual time.
-const WEIGHT: f64 = 0.03;
+/// The weight of one response in a route's usual time: at ten times this the usual time
+/// itself is off by an eighth where service times are exponential, and so is what the
+/// limiter makes of a flood whose mix of routes is another.
+const WEIGHT: f64 = 0.003;
 /// Fewer responses than this are averaged evenly: one alone says little.
-const EVEN: u32 = 33;
+const EVEN: u32 = 333;
 
 /// What is known of other routes counts as so many responses of a new one: its
 /// first may be far from usual, and a flood may begin right after it.

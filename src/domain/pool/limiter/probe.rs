@@ -22,11 +22,20 @@ pub(super) struct Plan {
     pub(super) ended: u32,
 }
 
+/// What is averaged: x, or what it is the logarithm of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    X,
+    Ratio,
+}
+
 /// x of one route.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Stratum {
     sum: f64,
+    /// Of response / usual, of which x is the logarithm.
+    sum_ratio: f64,
     n: u32,
     unused: u32,
 }
@@ -48,6 +57,7 @@ impl Probe {
     pub(super) const fn new() -> Probe {
         const NONE: Stratum = Stratum {
             sum: 0.0,
+            sum_ratio: 0.0,
             n: 0,
             unused: 0,
         };
@@ -74,12 +84,13 @@ impl Probe {
     }
 
     /// A measurement of all that were sent from `from` to `close`, of which so
-    /// many have ended, with that sum of x, whatever their routes.
-    pub(super) fn begin_with(&mut self, from: u64, close: u64, (n, sum): (u32, f64)) {
+    /// many have ended, with those sums of x and ratio, whatever their routes.
+    pub(super) fn begin_with(&mut self, from: u64, close: u64, (n, sum, ratio): (u32, f64, f64)) {
         *self = Probe::new();
         (self.from, self.close) = (from, close);
         (self.end, self.latest) = (close, close);
         (self.strata[0].n, self.strata[0].sum) = (n, sum);
+        self.strata[0].sum_ratio = ratio;
     }
 
     pub(super) fn add(&mut self, dispatched: u64, route: u8, x: Option<f64>, now: u64) {
@@ -92,6 +103,7 @@ impl Probe {
                 let stratum = &mut self.strata[usize::from(route) % STRATA];
                 stratum.sum += x;
                 stratum.n = stratum.n.saturating_add(1);
+                stratum.sum_ratio += x.exp();
             }
         }
     }
@@ -121,17 +133,26 @@ impl Probe {
         sum / f64::from(self.n())
     }
 
+    pub(super) fn mean_ratio(&self) -> f64 {
+        let sum: f64 = self.strata.iter().map(|stratum| stratum.sum_ratio).sum();
+        sum / f64::from(self.n())
+    }
+
     /// By how much the mean of x is above that of an earlier measurement. Routes
     /// are compared each with itself: at a higher limit there is more of the less
     /// important, which does not make the backend any slower. No number where
     /// the two have no route in common.
-    pub(super) fn above(&self, earlier: &Probe) -> f64 {
+    pub(super) fn above(&self, earlier: &Probe, by: By) -> f64 {
         let (mut sum, mut weights) = (0.0, 0.0);
         for (a, b) in self.strata.iter().zip(&earlier.strata) {
             if a.n > 0 && b.n > 0 {
                 let (n, m) = (f64::from(a.n), f64::from(b.n));
                 let weight = n * m / (n + m);
-                sum += weight * (a.sum / n - b.sum / m);
+                sum += weight
+                    * match by {
+                        By::X => a.sum / n - b.sum / m,
+                        By::Ratio => (a.sum_ratio / n / (b.sum_ratio / m)).ln(),
+                    };
                 weights += weight;
             }
         }
@@ -157,6 +178,7 @@ impl Probe {
         (self.wanted, self.ended) = (bits() as u32, bits() as u32);
         for stratum in &mut self.strata {
             (stratum.sum, stratum.n) = (f64::from_bits(bits()), bits() as u32);
+            stratum.sum_ratio = f64::from_bits(bits());
         }
     }
 }

@@ -63,6 +63,22 @@ impl Recent {
             EXPONENTIAL
         }
     }
+
+    /// Standard deviation of what x is the logarithm of, against its mean.
+    pub(super) fn ratio_spread(&self) -> f64 {
+        let x = &self.x[..self.len()];
+        if x.len() < ENOUGH {
+            return f64::INFINITY;
+        }
+        let n = x.len() as f64;
+        let mean = x.iter().map(|x| x.exp()).sum::<f64>() / n;
+        let spread = (x.iter().map(|x| (x.exp() - mean).powi(2)).sum::<f64>() / n).sqrt() / mean;
+        if spread.is_finite() {
+            spread
+        } else {
+            f64::INFINITY
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //!     └── grossly overloaded, of any step ▶ VERIFY ─┘
 //! ```
 use super::super::routes::Routes;
-use super::probe::Plan;
+use super::probe::{By, Plan};
 use super::window::Window;
 use super::{Done, FURTHEST_NS, Limiter, MS, Nanos, S};
 
@@ -21,7 +21,9 @@ pub(super) const FIRST: u32 = 1;
 const UP: u32 = 2;
 const DOWN: u32 = 3;
 /// After a jump: did the response time fall with the limit?
-const VERIFY: u32 = 4;
+pub(super) const VERIFY: u32 = 4;
+/// Once more, from where the jump led to.
+pub(super) const VERIFY_AGAIN: u32 = 7;
 /// A pair's first and second limit.
 pub(super) const PAIR_A: u32 = 5;
 pub(super) const PAIR_B: u32 = 6;
@@ -85,7 +87,7 @@ impl Limiter {
         let sample = (ns > 0.0 && !c.error).then(|| (ns, x(ns, c.route, routes)));
         let dispatched = c.dispatched.0;
         self.window.add(dispatched, sample, self.calm_since);
-        if self.step == VERIFY {
+        if matches!(self.step, VERIFY | VERIFY_AGAIN) {
             let x = sample.map(|(_, x)| x);
             self.first.add(dispatched, c.route, x, now);
         }
@@ -148,23 +150,27 @@ impl Limiter {
         let until = now.saturating_sub(q95 as u64);
         let less = self.pending.teach(routes, until, UNKNOWN_NS);
         self.base_x.shift(-less);
+        self.base_ratio.scale((-less).exp());
         // Of what was sent since it is calm only the quick have ended, until the
         // slowest can have: an R0 of theirs would call everything slow.
         let ripe = window.start.saturating_sub(self.calm_since) >= q95 as u64;
         let usual = window.usual(now).filter(|_| ripe);
         let mut peak = window.peak;
         if self.cluster == 1
-            && let Some((_, _, in_flight)) = usual
+            && let Some(usual) = usual
         {
             // Of other gateways no more than the mean is known.
-            peak = peak.max(in_flight.ceil() as u32);
+            peak = peak.max(usual.in_flight.ceil() as u32);
         }
         self.peaks.add(peak, now);
-        if let Some((x, ns, in_flight)) = usual {
-            self.base_x.learn(x - less, BASE_EVEN, BASE_WEIGHT);
-            self.base_ns.learn(ns, BASE_EVEN, BASE_WEIGHT);
+        if let Some(usual) = usual {
+            let ratio = usual.ratio * (-less).exp();
+            self.base_x.learn(usual.x - less, BASE_EVEN, BASE_WEIGHT);
+            self.base_ratio.learn(ratio, BASE_EVEN, BASE_WEIGHT);
+            self.base_ns.learn(usual.ns, BASE_EVEN, BASE_WEIGHT);
             if self.cluster != 1 || self.leads(now) {
-                self.healthy.learn(in_flight, HEALTHY_EVEN, HEALTHY_WEIGHT);
+                self.healthy
+                    .learn(usual.in_flight, HEALTHY_EVEN, HEALTHY_WEIGHT);
             }
         }
     }
@@ -207,6 +213,15 @@ impl Limiter {
         window.has_samples().then(|| window.mean_x() - base)
     }
 
+    /// How many times as slow as R0 a mean of response / usual is; of nothing to compare
+    /// with, not at all.
+    fn times_slower(&self, ratio: f64) -> f64 {
+        match self.base_ratio.get() {
+            Some(base) if base > 0.0 && ratio.is_finite() => ratio / base,
+            _ => 1.0,
+        }
+    }
+
     fn is_slower(&self, window: &Window) -> bool {
         self.slowness(window)
             .is_some_and(|by| by - self.chance(window) > START_FLAT.ln())
@@ -222,12 +237,14 @@ impl Limiter {
         if !matches!(self.step, WATCH | PAIR_A | PAIR_B) || window.share_waited() <= GROSS_SHARE {
             return false;
         }
-        let slower = self.slowness(window).map(|by| by - self.allowance(window));
-        let Some(by) = slower.filter(|&by| by > GROSS_RATIO.ln()) else {
+        let allowance = self.allowance(window);
+        let slower = self.slowness(window).map(|by| by - allowance);
+        if !slower.is_some_and(|by| by > GROSS_RATIO.ln()) {
             return false;
-        };
+        }
         let in_force = f64::from(self.limit());
         let before = self.limit;
+        let by = self.times_slower(window.mean_ratio()) / allowance.exp();
         self.set(self.jump_target(in_force, by));
         let after = self.limit;
         if after.round() > in_force * (1.0 - SMALL) {
@@ -236,21 +253,25 @@ impl Limiter {
             return false;
         }
         self.watch(now);
-        self.step = VERIFY;
         self.before_limit = before;
         self.before_in_force = in_force;
         // All that were sent in the window, also those that are still to end: of
         // the quick alone it would not be seen how slow the backend had become.
         self.first.begin_with(window.start, now, window.sent());
+        self.verify(VERIFY, window.mean_ns(), now);
+        true
+    }
+
+    fn verify(&mut self, step: u32, response_ns: f64, now: u64) {
+        self.step = step;
         let (_, q95) = self.recent.mean_and_q95_ns();
         let plan = Plan {
-            settle_ns: self.with_lag((2.5 * window.mean_ns()) as u64),
+            settle_ns: self.with_lag((2.5 * response_ns) as u64),
             open_ns: self.time_for(60.0).max(super::window::LEAST_NS),
             slowest_ns: q95 as u64,
             ended: 0,
         };
         self.probe.begin(now, &plan);
-        true
     }
 
     /// How much slower than R0 a window may be by chance, and by the higher limit
@@ -282,7 +303,7 @@ impl Limiter {
         }
         match self.step {
             FIRST | UP | DOWN => self.end_start(now),
-            VERIFY => self.end_verify(now),
+            VERIFY | VERIFY_AGAIN => self.end_verify(now),
             PAIR_A => self.end_first(now),
             PAIR_B => self.end_pair(now),
             _ => self.watch(now),
@@ -357,28 +378,53 @@ impl Limiter {
         let enough = self.first.n().min(self.probe.n()) >= FEWEST;
         if enough && fell.is_finite() {
             let less = (self.before_in_force / self.limit.round()).ln();
+            if fell < less / 2.0 && self.jump_again(now) {
+                return;
+            }
             if fell < less / 2.0 {
                 // Not what the limit did: the backend itself is slower now.
                 if self.frozen != 1 {
                     // Both measure the same, then.
                     let (n, m) = (f64::from(self.first.n()), f64::from(self.probe.n()));
-                    let sum = n * self.first.mean_x() + m * self.probe.mean_x();
-                    self.base_x.set(sum / (n + m));
+                    let mean = |first: f64, then: f64| (n * first + m * then) / (n + m);
+                    let x = mean(self.first.mean_x(), self.probe.mean_x());
+                    let ratio = mean(self.first.mean_ratio(), self.probe.mean_ratio());
+                    self.base_x.set(x);
+                    self.base_ratio.set(ratio);
                     let (mean, _) = self.recent.mean_and_q95_ns();
                     self.base_ns.set(mean);
                 }
                 self.set(self.before_limit);
-            } else if let Some(base) = self.base_x.get() {
-                let better = self.jump_target(self.before_in_force, self.first.mean_x() - base);
+            } else {
+                let by = self.times_slower(self.first.mean_ratio());
+                let better = self.jump_target(self.before_in_force, by);
                 self.set(better.min(self.limit));
             }
         }
         self.begin_pair(now);
     }
 
+    /// What was sent before the jump may have found a queue that was only growing, at
+    /// the beginning of a flood: then the response has not fallen, and yet the backend is
+    /// what it was. Down once more, and now from a limit that had settled.
+    fn jump_again(&mut self, now: u64) -> bool {
+        let in_force = self.limit.round();
+        let by = self.times_slower(self.probe.mean_ratio());
+        let target = self.jump_target(in_force, by);
+        if self.step != VERIFY || target.round() > in_force * (1.0 - SMALL) {
+            return false;
+        }
+        self.set(target);
+        self.before_in_force = in_force;
+        self.first = self.probe;
+        let (mean, _) = self.recent.mean_and_q95_ns();
+        self.verify(VERIFY_AGAIN, mean, now);
+        true
+    }
+
     /// Where the limit should be if it alone is what makes responses slower.
-    fn jump_target(&self, in_force: f64, slower: f64) -> f64 {
-        (1.1 * in_force * (-slower).exp()).max(self.floor())
+    fn jump_target(&self, in_force: f64, times_slower: f64) -> f64 {
+        (1.1 * in_force / times_slower).max(self.floor())
     }
 
     pub(super) fn begin_pair(&mut self, now: u64) {
@@ -475,9 +521,17 @@ impl Limiter {
     }
 
     pub(super) fn end_pair(&mut self, now: u64) {
-        let more = match self.high_first & 1 {
-            1 => self.first.above(&self.probe),
-            _ => self.probe.above(&self.first),
+        let above = |by| match self.high_first & 1 {
+            1 => self.first.above(&self.probe, by),
+            _ => self.probe.above(&self.first, by),
+        };
+        // A wait adds most to the logarithm of the quick: where they are many, x alone
+        // takes the beginning of a queue for the whole of it. Where there are a few very
+        // slow ones, the mean of the ratios says nothing.
+        let more = if self.recent.ratio_spread() < self.recent.spread() {
+            (above(By::X) + above(By::Ratio)) / 2.0
+        } else {
+            above(By::X)
         };
         let e = more / (f64::from(self.high) / f64::from(self.low.max(1))).ln();
         if self.probe.n() < FEWEST || !e.is_finite() {

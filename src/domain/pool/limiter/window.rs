@@ -66,6 +66,12 @@ impl Mean {
             self.value += by;
         }
     }
+
+    pub(super) fn scale(&mut self, by: f64) {
+        if by.is_finite() {
+            self.value *= by;
+        }
+    }
 }
 
 #[repr(C)]
@@ -86,16 +92,20 @@ pub(super) struct Window {
     /// The most in flight.
     pub(super) peak: u32,
     sum_x: f64,
+    /// Of response / usual, of which x is the logarithm.
+    sum_ratio: f64,
     sum_ns: f64,
     /// Samples dispatched since `start`.
     sent_n: u32,
     unused: u32,
     sent_x: f64,
+    sent_ratio: f64,
     /// Samples dispatched since windows have been calm: the slowest are among
     /// what is usual, too.
     calm_n: u32,
     unused_too: u32,
     calm_x: f64,
+    calm_ratio: f64,
     calm_ns: f64,
 }
 
@@ -111,13 +121,16 @@ impl Window {
             n: 0,
             peak: 0,
             sum_x: 0.0,
+            sum_ratio: 0.0,
             sum_ns: 0.0,
             sent_n: 0,
             unused: 0,
             sent_x: 0.0,
+            sent_ratio: 0.0,
             calm_n: 0,
             unused_too: 0,
             calm_x: 0.0,
+            calm_ratio: 0.0,
             calm_ns: 0.0,
         }
     }
@@ -139,19 +152,23 @@ impl Window {
         let Some((ns, x)) = sample else {
             return;
         };
+        let ratio = x.exp();
         self.answered = self.answered.saturating_add(1);
         if dispatched >= self.since {
             self.n = self.n.saturating_add(1);
             self.sum_x += x;
+            self.sum_ratio += ratio;
             self.sum_ns += ns;
         }
         if dispatched >= self.start {
             self.sent_n = self.sent_n.saturating_add(1);
             self.sent_x += x;
+            self.sent_ratio += ratio;
         }
         if dispatched >= calm_since {
             self.calm_n = self.calm_n.saturating_add(1);
             self.calm_x += x;
+            self.calm_ratio += ratio;
             self.calm_ns += ns;
         }
     }
@@ -181,13 +198,18 @@ impl Window {
         self.sum_x / f64::from(self.n.max(1))
     }
 
+    pub(super) fn mean_ratio(&self) -> f64 {
+        self.sum_ratio / f64::from(self.n.max(1))
+    }
+
     pub(super) fn mean_ns(&self) -> f64 {
         self.sum_ns / f64::from(self.n.max(1))
     }
 
-    /// How many of those that were sent in the window have ended, and their sum of x.
-    pub(super) fn sent(&self) -> (u32, f64) {
-        (self.sent_n, self.sent_x)
+    /// How many of those that were sent in the window have ended, their sum of x,
+    /// and of what x is the logarithm of.
+    pub(super) fn sent(&self) -> (u32, f64, f64) {
+        (self.sent_n, self.sent_x, self.sent_ratio)
     }
 
     pub(super) fn per_s(&self, now: u64) -> f64 {
@@ -195,21 +217,32 @@ impl Window {
         f64::from(self.answered) * 1e9 / ns as f64
     }
 
-    /// Of a calm window: mean x, mean response in ns, and throughput × response,
-    /// which is the mean in flight.
-    pub(super) fn usual(&self, now: u64) -> Option<(f64, f64, f64)> {
+    /// Of a calm window.
+    pub(super) fn usual(&self, now: u64) -> Option<Usual> {
         if self.calm_n < LEAST_SAMPLES / 2 {
             return None;
         }
         let n = f64::from(self.calm_n);
         let ns = self.calm_ns / n;
         let window_ns = now.saturating_sub(self.start).max(1) as f64;
-        Some((
-            self.calm_x / n,
+        Some(Usual {
+            x: self.calm_x / n,
+            ratio: self.calm_ratio / n,
             ns,
-            f64::from(self.answered) / window_ns * ns,
-        ))
+            in_flight: f64::from(self.answered) / window_ns * ns,
+        })
     }
+}
+
+/// What a calm window was like.
+#[derive(Clone, Copy)]
+pub(super) struct Usual {
+    /// Means over its samples.
+    pub(super) x: f64,
+    pub(super) ratio: f64,
+    pub(super) ns: f64,
+    /// Throughput × response.
+    pub(super) in_flight: f64,
 }
 
 /// The most in flight in the last minute, of windows that were not saturated:

@@ -17,6 +17,7 @@ fn scramble(limiter: &mut Limiter, bits: &mut impl FnMut() -> u64) {
     (limiter.ramp, limiter.ramp_from) = (float(bits()), float(bits()));
     (limiter.ramp_at, limiter.ramp_ns) = (bits(), bits());
     limiter.base_x.set(float(bits()));
+    limiter.base_ratio.set(float(bits()));
     limiter.base_ns.set(float(bits()));
     limiter.healthy.set(float(bits()));
     limiter.step = bits() as u32 % 9;

@@ -189,7 +189,7 @@ fn a_route_that_is_new_does_not_follow_its_first_response() {
     assert_eq!(routes.usual_ns(3), Some(20e6));
     routes.learn(3, 1.0);
     assert!(routes.usual_ns(3).unwrap() > 15e6);
-    for _ in 0..300 {
+    for _ in 0..1_500 {
         routes.learn(3, 200e6);
     }
     assert!((routes.usual_ns(3).unwrap() / 200e6 - 1.0).abs() < 0.01);
@@ -441,8 +441,80 @@ fn a_measurement_compares_each_route_with_itself() {
     }
     let [first, second] = probes;
     assert!((second.mean_x() - first.mean_x() - 0.4).abs() < 1e-9);
-    assert!(second.above(&first).abs() < 1e-9);
+    for by in [probe::By::X, probe::By::Ratio] {
+        assert!(second.above(&first, by).abs() < 1e-9, "{by:?}");
+    }
     assert!(!first.is_over(T0 + 159) && first.is_over(T0 + 160));
+}
+
+/// A window of 100 ms in which 10 ms and 30 ms take turns, each with `wait` more.
+fn uneven(bed: &mut Bed, wait: u64, found_waiter: bool) {
+    for at in 0..50 {
+        bed.now += 2 * MS;
+        bed.tick(40, u32::from(found_waiter));
+        let took = if at % 2 == 0 { 10 * MS } else { 30 * MS };
+        bed.end(bed.answered(took + wait, found_waiter));
+    }
+}
+
+#[test]
+fn a_jump_goes_as_far_as_responses_take_longer_on_the_average() {
+    let mut bed = Bed::new(&settings());
+    for _ in 0..20 {
+        uneven(&mut bed, 0, false);
+    }
+    bed.limiter.set(100.0);
+    // Twice as long. The means of the logarithms are 0.8 apart, as if it were 2.2 times.
+    while bed.limiter.step != steps::VERIFY {
+        assert!(bed.limiter.limit == 100.0 && bed.now < T0 + 10 * S);
+        uneven(&mut bed, 20 * MS, true);
+    }
+    let jumped = bed.limiter.limit;
+    assert!((55.0..62.0).contains(&jumped), "{jumped}");
+}
+
+/// A pool that has jumped from 100, by responses of twice R0, until another step is taken.
+fn jumped(then_ns: u64) -> Bed {
+    let mut bed = calm(20, 40);
+    bed.limiter.set(100.0);
+    while bed.limiter.step != steps::VERIFY {
+        bed.window(2 * RESPONSE, true, 100);
+    }
+    while bed.limiter.step == steps::VERIFY {
+        assert!(bed.now < T0 + 20 * S);
+        bed.window(then_ns, true, 100);
+    }
+    bed
+}
+
+#[test]
+fn a_jump_after_which_responses_are_quicker_was_right() {
+    let bed = jumped(RESPONSE);
+    assert!((50.0..60.0).contains(&bed.limiter.limit));
+    assert!([steps::PAIR_A, steps::PAIR_B].contains(&bed.limiter.step));
+}
+
+#[test]
+fn a_jump_that_brings_nothing_is_tried_once_more_before_r0_is() {
+    let usual = calm(20, 40).limiter.base_x.get().unwrap();
+    // The queue had only been growing: the next jump shows it.
+    let mut bed = jumped(2 * RESPONSE);
+    assert_eq!(bed.limiter.step, steps::VERIFY_AGAIN);
+    let again = bed.limiter.limit;
+    assert!((25.0..35.0).contains(&again), "{again}");
+    while bed.limiter.step == steps::VERIFY_AGAIN {
+        bed.window(RESPONSE, true, 30);
+    }
+    assert!(bed.limiter.limit <= again);
+    assert!((bed.limiter.base_x.get().unwrap() - usual).abs() < 0.01);
+    // The backend is slower: what is usual is that from now on, and the limit what it was.
+    let mut bed = jumped(2 * RESPONSE);
+    while bed.limiter.step == steps::VERIFY_AGAIN {
+        bed.window(2 * RESPONSE, true, 30);
+    }
+    assert_eq!(bed.limiter.limit, 100.0);
+    let moved = bed.limiter.base_x.get().unwrap() - usual;
+    assert!((moved - 2f64.ln()).abs() < 0.01, "{moved}");
 }
 
 #[test]
