@@ -117,6 +117,9 @@ pub struct Limiter {
     fresh: u32,
     /// Pairs since the pool became saturated.
     pairs: u32,
+    /// Of a cluster: how often the start has looked at a limit that was not in force.
+    tries: u32,
+    unused: u32,
     /// EWMA of their elasticity.
     elasticity: f64,
     /// The pair's two limits, which of them comes first, and the first result.
@@ -176,6 +179,8 @@ impl Limiter {
             forced: 0,
             fresh: 1,
             pairs: 0,
+            tries: 0,
+            unused: 0,
             elasticity: 0.0,
             low: 0,
             high: 0,

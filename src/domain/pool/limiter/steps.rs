@@ -58,6 +58,10 @@ const REST_NS: u64 = 3 * S;
 const SMALL: f64 = 0.15;
 const LONGEST_NS: u64 = 1_500 * MS;
 const SHORTEST_SETTLE_NS: u64 = 20 * MS;
+/// Of a limit that a cluster's start has set, so much has to be in flight, or it looks
+/// again, so often.
+const IN_FORCE: f64 = 0.75;
+const MOST_TRIES: u32 = 3;
 /// How long the start looks at one limit, at least, once it has settled.
 const START_NS: u64 = 60 * MS;
 /// And at so many requests: of half as many the throughput is off by a quarter.
@@ -311,6 +315,11 @@ impl Limiter {
     }
 
     fn try_limit(&mut self, step: u32, limit: f64, now: u64) {
+        self.tries = 0;
+        self.look_at(step, limit, now);
+    }
+
+    fn look_at(&mut self, step: u32, limit: f64, now: u64) {
         self.set(limit);
         self.step = step;
         let (mean, _) = self.recent.mean_and_q95_ns();
@@ -331,6 +340,15 @@ impl Limiter {
         let per_s = self.probe.per_s(now);
         let growth = per_s / self.before_per_s;
         let limit = self.limit;
+        if self.cluster == 1 && self.step == UP {
+            // Gateways may have no share of it yet, see `lease.lua`: by Little's law.
+            let (mean, _) = self.recent.mean_and_q95_ns();
+            let in_flight = per_s * mean / 1e9;
+            if in_flight < IN_FORCE * f64::from(self.limit()) && self.tries < MOST_TRIES {
+                self.tries += 1;
+                return self.look_at(UP, limit, now);
+            }
+        }
         match self.step {
             FIRST => {
                 self.before_limit = limit;

@@ -19,6 +19,7 @@ fn scramble(limiter: &mut Limiter, bits: &mut impl FnMut() -> u64) {
     limiter.base_x.set(float(bits()));
     limiter.base_ratio.set(float(bits()));
     limiter.base_ns.set(float(bits()));
+    limiter.tries = bits() as u32;
     limiter.healthy.set(float(bits()));
     limiter.step = bits() as u32 % 9;
     limiter.forced = bits() as u32;
