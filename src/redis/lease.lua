@@ -241,10 +241,18 @@ table.sort(each, function(a, b)
     end
     return a.g.id < b.g.id
 end)
-local target = 0
+local target, lack, silent = 0, 0, 0
 for i = 1, n do
-    if each[i].g == own then
-        target = each[i].target + (i <= left and 1 or 0)
+    local it = each[i]
+    it.target = it.target + (i <= left and 1 or 0)
+    if it.g == own then
+        target = it.target
+    else
+        lack = max(lack, it.target - it.g.share)
+        -- Twice it should have called since: it may have gone, with what it had.
+        if it.g.until_us - lease_us < now - lease_us / 4 then
+            silent = silent + max(holds(it.g) - it.target, 0)
+        end
     end
 end
 
@@ -270,6 +278,21 @@ for i = 1, n - 1 do
 end
 local room = max(limit - others, 0)
 local share = min(target, room)
+-- What it has by a lease that runs and that it knows of.
+local has = mine and own.before == mine.share and mine.share or 0
+if has > share then
+    -- When the limit falls all have too much, and none would be left anything before
+    -- the others have said that they know: for so long each gives up what is above its
+    -- part, and no more. What is set aside is nobody's part, nor what those hold
+    -- too much who are not heard of.
+    local parts = max(limit - aside - silent, 0)
+    share = max(share, min(has, floor(target * parts / limit)))
+    -- A slot that changes hands is idle until the other asks: not for one that is
+    -- more than the part, while nobody lacks more than one.
+    if has == share + 1 and has <= room and lack < 2 then
+        share = has
+    end
+end
 if fresh > now then
     -- Others may hold what is not known here yet: no more than what it had.
     local had = max(own.held, in_force)

@@ -7,7 +7,7 @@ use crate::domain::pool::{LEVELS, Report};
 use crate::domain::units::Nanos;
 use crate::redis::client::StoreError;
 use crate::redis::fixture::{Server, installed};
-use crate::redis::lease::{self, Keys, LEASE, Share, Told};
+use crate::redis::lease::{Keys, LEASE, Share, Told};
 
 const WEIGHTS: [u32; LEVELS] = [1, 8, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
 const TIMEOUT_NS: u64 = 5_000_000_000;
@@ -242,6 +242,67 @@ mod luajit {
         }
         fake.pass(200);
         assert_eq!(gateways[0].call(&fake).share, 40);
+    }
+
+    /// Else those that ask first would be left nothing until the others have asked twice.
+    #[test]
+    fn when_the_limit_falls_each_gives_up_what_is_above_its_part() {
+        let mut fake = Fake::new();
+        let mut gateways: Vec<_> = (0..8).map(|n| Gateway::new(n, 64)).collect();
+        for gateway in &mut gateways {
+            gateway.waiting[3] = 100_000;
+        }
+        settle(&mut fake, &mut gateways, 20);
+        assert!(gateways.iter().all(|it| it.share == 8));
+        for gateway in &mut gateways {
+            gateway.cap = 48;
+        }
+        for round in 0..5 {
+            fake.pass(100);
+            for gateway in &mut gateways {
+                // As they are held, so that all that is given up is free at once.
+                gateway.held = gateway.held.min(gateway.share);
+                gateway.call(&fake);
+                assert!((5..=7).contains(&gateway.share), "{}", gateway.share);
+            }
+            let sum: u32 = gateways.iter().map(|it| it.share).sum();
+            assert!(round == 0 || sum <= 48, "{sum}");
+        }
+        // One is not heard of any more: what it holds is nobody's part.
+        gateways.pop();
+        for gateway in &mut gateways {
+            gateway.cap = 32;
+        }
+        for _ in 0..9 {
+            fake.pass(100);
+            for gateway in &mut gateways {
+                gateway.held = gateway.held.min(gateway.share);
+                gateway.call(&fake);
+            }
+        }
+        let sum: u32 = gateways.iter().map(|it| it.share).sum();
+        assert!((20..=32 - 6).contains(&sum), "{sum}");
+    }
+
+    #[test]
+    fn a_slot_more_than_its_part_is_kept_while_nobody_lacks_more_than_one() {
+        let mut fake = Fake::new();
+        let mut gateways = [Gateway::new(1, 40), Gateway::new(2, 40)];
+        let mut call = |gateways: &mut [Gateway], demands: [u32; 2]| {
+            for _ in 0..15 {
+                fake.pass(100);
+                for (gateway, demand) in gateways.iter_mut().zip(demands) {
+                    let report = report(40, gateway.share, gateway.share, [0, 0, 0, demand]);
+                    let share = fake.lease(&told(&gateway.name, report, gateway.heard));
+                    gateway.hear(&share, fake.now_us());
+                }
+            }
+            [gateways[0].share, gateways[1].share]
+        };
+        assert_eq!(call(&mut gateways, [200, 200]), [20, 20]);
+        // 19.05 and 20.95.
+        assert_eq!(call(&mut gateways, [200, 220]), [20, 20]);
+        assert_eq!(call(&mut gateways, [200, 250]), [18, 22]);
     }
 
     #[test]
