@@ -2,9 +2,10 @@
 -- next lease. Each gateway calls this some ten times a second for each pool.
 --
 -- KEYS[1]  hash: "g:<id>" a gateway, "leader" <until_us> <id>, "found" what the
---          leader found, "fresh" <until_us>: until then the hash is younger
---          than the leases that gateways may still hold; "strict" <since_us>:
---          each slot is taken by itself
+--          leader found, "fresh" <until_us>: until then gateways may hold what
+--          is not known here, the hash being younger than their leases, or all
+--          of these having ended; "strict" <since_us>: each slot is taken by
+--          itself
 -- KEYS[2]  list: finished requests on their way to the leader
 -- ARGV     1 id, 2 lease_us, 3 the pool's timeout_us, 4 number of the last reply
 --          that arrived (0: none), 5 in flight, 6 limit in force here, ghosts
@@ -68,7 +69,7 @@ end
 -- Who is there -------------------------------------------------------------
 
 local fields = call('HGETALL', key)
-local mine, leader, found, fresh, strict
+local mine, leader, found, fresh, strict, silent
 local live, aside, gone = {}, 0, {}
 for i = 1, #fields, 2 do
     local name, text = fields[i], fields[i + 1]
@@ -90,6 +91,7 @@ for i = 1, #fields, 2 do
             g.id = string.sub(name, 3)
             live[#live + 1] = g
         else
+            silent = true
             -- Its requests may still be with the backend. (A lease that ends too far
             -- ahead was given before Redis's clock was set back.)
             local longest = g.p99 > 0 and min(g.p99, timeout_us) or timeout_us
@@ -101,7 +103,10 @@ for i = 1, #fields, 2 do
         end
     end
 end
-if not fresh or fresh > now + lease_us then
+-- After an outage all leases have ended, and each gateway goes on by its part of
+-- the limit, of which nothing is known here either.
+local back = #live == 0 and (mine and mine.until_us <= now or not mine and silent)
+if not fresh or fresh > now + lease_us or back then
     fresh = now + lease_us
     call('HSET', key, 'fresh', whole(fresh))
 end
@@ -241,7 +246,7 @@ table.sort(each, function(a, b)
     end
     return a.g.id < b.g.id
 end)
-local target, lack, silent = 0, 0, 0
+local target, lack, unheard = 0, 0, 0
 for i = 1, n do
     local it = each[i]
     it.target = it.target + (i <= left and 1 or 0)
@@ -251,7 +256,7 @@ for i = 1, n do
         lack = max(lack, it.target - it.g.share)
         -- Twice it should have called since: it may have gone, with what it had.
         if it.g.until_us - lease_us < now - lease_us / 4 then
-            silent = silent + max(holds(it.g) - it.target, 0)
+            unheard = unheard + max(holds(it.g) - it.target, 0)
         end
     end
 end
@@ -285,7 +290,7 @@ if has > share then
     -- the others have said that they know: for so long each gives up what is above its
     -- part, and no more. What is set aside is nobody's part, nor what those hold
     -- too much who are not heard of.
-    local parts = max(limit - aside - silent, 0)
+    local parts = max(limit - aside - unheard, 0)
     share = max(share, min(has, floor(target * parts / limit)))
     -- A slot that changes hands is idle until the other asks: not for one that is
     -- more than the part, while nobody lacks more than one.

@@ -305,6 +305,27 @@ mod luajit {
         assert_eq!(call(&mut gateways, [200, 250]), [18, 22]);
     }
 
+    /// Each goes on by its part while the store is away, and has that when it is back.
+    #[test]
+    fn after_an_outage_nobody_gets_more_than_its_part_for_a_lease() {
+        let mut fake = Fake::new();
+        let mut gateways: Vec<_> = (0..4).map(|n| Gateway::new(n, 40)).collect();
+        settle(&mut fake, &mut gateways, 20);
+        fake.pass(5_000);
+        let mut holds = [10; 4];
+        for _ in 0..9 {
+            for (gateway, holds) in gateways.iter_mut().zip(&mut holds) {
+                let report = report(40, *holds, *holds, [0, 0, 0, 500]);
+                let share = fake.lease(&told(&gateway.name, report, gateway.heard));
+                gateway.hear(&share, fake.now_us());
+                *holds = share.share;
+            }
+            let sum: u32 = holds.iter().sum();
+            assert!((30..=40).contains(&sum), "{holds:?}");
+            fake.pass(100);
+        }
+    }
+
     #[test]
     fn the_lowest_limit_holds_and_it_is_said() {
         let mut fake = Fake::new();
