@@ -30,6 +30,11 @@ impl Pool<'_> {
         self.occupy(level, now);
         if !a.exempt {
             self.state.classes[level].dispatches.add(1.0, now);
+            // One that asks again, since its grant was withdrawn.
+            let waited = now.saturating_sub(a.since.0);
+            if waited > 0 {
+                self.state.counts.waited(level, waited);
+            }
         }
         Some(id)
     }

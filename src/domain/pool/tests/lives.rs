@@ -387,10 +387,17 @@ fn waits_are_counted() {
     (expected[0], expected[3], expected[6]) = (1, 1, 1);
     assert_eq!(counts.waits[1], expected);
     assert_eq!(counts.waits_sum_ns[1], 68 * MS);
-    // A grant that nobody took up was none.
+    // A grant that nobody took up was none; who asks again has waited since it first did.
     bed.queue(1, 0);
     bed.release(slot);
     bed.pass(52 * MS);
+    assert_eq!(bed.view().counts.waits[1], expected);
+    let again = Arrival {
+        since: Nanos(bed.now - 52 * MS),
+        ..bed.ask(1, 0)
+    };
+    assert!(matches!(bed.arrive_as(again), Entered::Admitted(_)));
+    expected[6] += 1;
     assert_eq!(bed.view().counts.waits[1], expected);
 }
 
