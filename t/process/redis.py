@@ -12,8 +12,9 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
-from gateway import (SOAK, TMP, Case, Connection, Load, flood,  # noqa: E402
-                     free_port, main, redis_toml, request_bytes, rule, soon)
+from gateway import (ROOT, SOAK, TMP, Case, Connection, Load,  # noqa: E402
+                     flood, free_port, main, redis_toml, request_bytes, rule,
+                     soon)
 
 
 def result(gw, kind):
@@ -462,6 +463,71 @@ class Ways(Case):
         gw = self.gateway(toml + 'tls = { ca_file = "%s/other.pem" }\n' % TMP
                           + rule("r", "1/d", 5), workers=1)
         self.assertEqual(gw.ask().status, 503)
+
+
+class Permissions(Case):
+    """README's list of commands is what an operator gives Sluice's user."""
+
+    @staticmethod
+    def listed():
+        readme = open(ROOT + "/README.md").read()
+        text = re.search(r"A user of Redis's ACLs needs (.*?)\.\n", readme,
+                         re.S).group(1)
+        words = re.findall(r"`([A-Z]+(?: [A-Z]+)?)`", text)
+        return ["+" + word.lower().replace(" ", "|") for word in words]
+
+    def test_the_commands_that_readme_lists_are_enough(self):
+        redis = self.redis()
+        commands = self.listed()
+        self.assertGreater(len(commands), 20, commands)
+        redis("ACL", "SETUSER", "sluice", "on", ">secret", "resetkeys",
+              "~sluice:*", "-@all", *commands)
+        pools = "".join(
+            '[[pools]]\nname = "%s"\nlimit = %d\nscope = "cluster"\n'
+            'match = { path = "/%s/*" }\n' % (name, limit, name)
+            for name, limit in (("shared", 100), ("strict", 3)))
+        toml = rule("r", "1000/d", 1000) + pools
+        store = redis_toml(redis, username="sluice",
+                           password_env="SLUICE_TEST_PASSWORD", sync="100ms")
+        os.environ["SLUICE_TEST_PASSWORD"] = "secret"
+        self.addCleanup(os.environ.pop, "SLUICE_TEST_PASSWORD")
+        pair = [self.gateway(store + toml, workers=2,
+                             main="env SLUICE_TEST_PASSWORD;")
+                for _ in range(2)]
+        for gw in pair:
+            self.assertTrue(soon(
+                lambda: gw.status()["store"]["gateways"] >= 2, 15),
+                gw.status()["store"])
+        first = pair[0]
+        redis("HSET", "sluice:config", "rule:live",
+              '{"match":{"path":"/live"},"rate":"1/d","capacity":1}')
+        redis("SADD", "sluice:blocklist", "203.0.113.1")
+        redis("ZADD", "sluice:allowlist", "+inf", "203.0.113.2")
+        for call in ('ban("203.0.113.3", 60)', 'unban("203.0.113.4")'):
+            self.assertEqual(
+                first.call("local ok, why = sluice.%s "
+                           "return tostring(ok) .. tostring(why)" % call),
+                "truenil")
+        for gw in pair:
+            for ip in ("203.0.113.1", "203.0.113.3"):
+                self.assertTrue(soon(lambda: gw.ask(ip=ip).status == 403), ip)
+            self.assertNotIn("ratelimit", gw.ask(ip="203.0.113.2").headers)
+            # The smaller limit is taken slot by slot, in a sorted set.
+            self.assertTrue(soon(lambda: [
+                p["cluster"]["gateways"] == 2
+                and p["cluster"]["slot_by_slot"] == (p["name"] == "strict")
+                for p in gw.status()["pools"]] == [True, True], 10),
+                gw.status()["pools"])
+        time.sleep(1)
+        for gw in pair:
+            for path in ("/shared/x", "/strict/x"):
+                for _ in range(20):
+                    self.assertEqual(gw.ask(path=path).status, 200)
+        for gw in pair:
+            self.assertEqual(result(gw, "error"), 0)
+            self.assertEqual(gw.status()["warnings"], [])
+            self.assertEqual(gw.status()["config"]["errors"], [])
+        self.assertEqual(redis("ACL", "LOG"), [])
 
 
 class Memory(Case):
