@@ -59,9 +59,11 @@ install: ## under PREFIX (/usr/local), below DESTDIR if given: what `make build`
 	install -m 755 '$(BUILT)/sluice' '$(TO)/bin/sluice'
 	install -m 644 lua/resty/sluice.lua '$(TO)/share/lua/5.1/resty/sluice.lua'
 	install -m 644 lua/resty/sluice/*.lua '$(TO)/share/lua/5.1/resty/sluice/'
-	install -m 644 openresty-conf/sluice.conf openresty-conf/sluice.toml '$(TO)/share/sluice/conf/'
-	sed 's#/usr/local/share/sluice#$(PREFIX)/share/sluice#' openresty-conf/nginx.conf \
-	  > '$(TO)/share/sluice/conf/nginx.conf'
+	install -m 644 openresty-conf/sluice.toml '$(TO)/share/sluice/conf/'
+	for conf in sluice.conf nginx.conf; do \
+	  sed 's#/usr/local/#$(PREFIX)/#g' "openresty-conf/$$conf" > '$(TO)/share/sluice/conf/'"$$conf" \
+	    && chmod 644 '$(TO)/share/sluice/conf/'"$$conf" || exit 1; \
+	done
 
 uninstall: ## what install put under PREFIX
 	rm -f '$(TO)/lib/libsluice.so' '$(TO)/bin/sluice' '$(TO)/share/lua/5.1/resty/sluice.lua'

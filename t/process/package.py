@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
-from gateway import (LIB, LUA, ROOT, TMP, Case, StartError,  # noqa: E402
-                     main, rule)
+from gateway import (BIN, LIB, LUA, ROOT, TMP, Case,  # noqa: E402
+                     StartError, free_port, main, rule)
 
 LIBRARY = LIB + "/libsluice.so"
 
@@ -157,6 +157,44 @@ class Tree(Case):
                 with open(os.path.join(folder, name)) as f:
                     text = f.read()
                 self.assertNotRegex(text, r"\(\s*\*\s*\w*\s*\)\s*\(", name)
+
+    def test_what_is_installed_names_its_own_place(self):
+        to = TMP + "/installed"
+        subprocess.run(
+            ["make", "-s", "-C", ROOT, "install", "BUILT=" + LIB,
+             "PREFIX=/opt/sluice", "DESTDIR=" + to], check=True,
+            stdout=subprocess.DEVNULL)
+        conf = to + "/opt/sluice/share/sluice/conf/"
+        for name in ("sluice.conf", "nginx.conf", "sluice.toml"):
+            with open(conf + name) as f:
+                text = f.read()
+            self.assertNotIn("/usr/local", text, name)
+            self.assertEqual(os.stat(conf + name).st_mode & 0o777, 0o644)
+            if name != "sluice.toml":
+                self.assertIn("include /opt/sluice/share/sluice/conf/"
+                              "sluice.conf;", text)
+
+    def test_make_run_names_the_file_that_is_bad(self):
+        bad = TMP + "/bad.toml"
+        with open(bad, "w") as f:
+            f.write("[shm]\nsize = 1\n")
+        # It looks for the tool among what `make build` has made.
+        built = TMP + "/target/release"
+        os.makedirs(built)
+        os.symlink(BIN, built + "/sluice")
+        # Nobody listens where the port is free.
+        env = dict(os.environ, SLUICE_TARGET=TMP + "/target",
+                   UPSTREAM="http://127.0.0.1:9", PORT=str(free_port()),
+                   STATUS_PORT=str(free_port()))
+        for config, said in (
+                (TMP + "/none.toml", "CONFIG=%s/none.toml: there is no such "
+                 "file, or it cannot be read\n" % TMP),
+                (bad, bad + ": shm.size: must be a size")):
+            done = subprocess.run(
+                [ROOT + "/openresty-conf/dev/run"],
+                env=dict(env, CONFIG=config), capture_output=True, text=True)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertTrue(done.stderr.startswith(said), done.stderr)
 
     def test_the_shipped_configuration_keeps_its_promises(self):
         conf = ROOT + "/openresty-conf/nginx.conf"
