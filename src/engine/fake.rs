@@ -33,6 +33,7 @@ pub fn worker(toml: &str) -> Worker {
         generation: region.setup_generation(),
         files,
         lists,
+        shm_warning: None,
         pages,
     });
     let force: InForce = sync::in_force(&setup, &Published::default(), None);

@@ -9,7 +9,7 @@ use super::files::Files;
 use super::room;
 use crate::domain::config::{self, Config, FieldError};
 use crate::shm::lists::{self, Lists, ListsInput};
-use crate::shm::{Mapped, Region};
+use crate::shm::{Attach, Mapped, Region};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub struct Setup {
     pub files: Files,
     /// The lists of `files`; `None` when they are empty.
     pub lists: Option<Arc<Lists>>,
+    /// What `status` shows of the region.
+    pub shm_warning: Option<String>,
     /// Of the pools.
     pub pages: Pages,
 }
@@ -76,17 +78,16 @@ pub fn setup(source: Source) -> Result<Vec<String>, String> {
     let pages = Pages::load(&config.pools).map_err(|e| sentence(&name, &e))?;
     said.extend(list_warnings.iter().map(|l| format!("sluice: {name}: {l}")));
 
-    let mapped = slot
-        .as_deref()
-        .filter(|s| s.config.shm.path == config.shm.path);
-    let errors = match mapped {
+    let errors = match slot.as_deref() {
         Some(s) => room::check_in(&config, s.region),
         None => room::check(&config),
     };
     if !errors.is_empty() {
         return Err(sentence(&name, &errors));
     }
-    let region = region(slot.as_deref(), &config, &name, &mut said)?;
+    let (region, how) = region(slot.as_deref(), &config, &name)?;
+    let shm_warning = how.is_warning().then(|| format!("shm: {how}"));
+    said.extend(shm_warning.iter().map(|w| format!("sluice: {name}: {w}")));
     let generation = region.new_setup_generation();
     let lists = build(&files)
         .map_err(|e| format!("sluice: {name}: lists: {e}"))?
@@ -97,33 +98,30 @@ pub fn setup(source: Source) -> Result<Vec<String>, String> {
         generation,
         files,
         lists,
+        shm_warning,
         pages,
     }));
     Ok(said)
 }
 
-/// The region of this configuration: the one that this process maps already, or another.
+/// The region of this configuration: the one that this process maps already, whatever path and
+/// size are configured by now, or a first one.
 fn region(
     before: Option<&Setup>,
     config: &Config,
     name: &str,
-    said: &mut Vec<String>,
-) -> Result<&'static Region, String> {
+) -> Result<(&'static Region, Attach), String> {
     let fail = |e: crate::shm::Error| format!("sluice: {name}: shm: {e}");
-    if let Some(old) = before.filter(|s| s.config.shm.path == config.shm.path) {
+    if let Some(old) = before {
+        // Another one would begin without buckets, bans and slots, while the old workers' requests
+        // are still at the backend.
         let how = old.region.ensure(&config.shm).map_err(fail)?;
-        if how.is_warning() {
-            said.push(format!("sluice: {name}: shm: {how}"));
-        }
-        return Ok(old.region);
+        return Ok((old.region, how));
     }
     let (region, how) = Region::open(&config.shm).map_err(fail)?;
     sweep(&config.shm.path);
-    if how.is_warning() {
-        said.push(format!("sluice: {name}: shm: {how}"));
-    }
     // A region is mapped as long as its process lives: workers and their threads use it to the end.
-    Ok(Box::leak(Box::new(region)))
+    Ok((Box::leak(Box::new(region)), how))
 }
 
 /// Removes sockets of workers that were terminated before their reader had connected.

@@ -77,6 +77,7 @@ fn status(w: &mut worker::Worker) -> Value {
         Some((setup, since)) if *setup == w.setup.generation => since.clone(),
         _ => w.setup.files.warnings(),
     });
+    warnings.extend(w.setup.shm_warning.iter().cloned());
     warnings.extend(
         published
             .troubles
@@ -120,7 +121,7 @@ fn status(w: &mut worker::Worker) -> Value {
             "gateways": region.gateways(),
         },
         "shm": {
-            "path": config.shm.path,
+            "path": region.path(),
             "size": region.size_bytes(),
             "buckets": { "capacity": capacity, "used": used },
         },

@@ -373,11 +373,37 @@ class Regions(Case):
         self.assertEqual(gw.status()["shm"]["size"], 8 << 20)
         self.assertEqual(gw.ask().status, 429)
         self.assertRegex(gw.log(), r"\[warn\].*stays at 8(\.0)? ?MiB")
+        self.assertRegex(gw.status()["warnings"][0], r"stays at 8(\.0)? ?MiB")
         # Nobody alive: a new region, with a warning.
         gw.stop()
         gw.start()
         self.assertEqual(gw.status()["shm"]["size"], 16 << 20)
         self.assertEqual(gw.ask().status, 200)
+
+    def test_another_path(self):
+        gw = self.gateway(DAY, workers=1)
+        for _ in range(5):
+            gw.ask()
+        gw.call('return sluice.ban("192.0.2.7")')
+        # On a reload the old region stays with all it holds.
+        before = gw.shm
+        other = SHM + "another"
+        gw.shm = other
+        gw.configure(gw.toml)
+        gw.shm = before
+        gw.hup()
+        self.assertEqual(gw.ask().status, 429)
+        self.assertEqual(gw.ask(ip="192.0.2.7").status, 403)
+        self.assertFalse(os.path.exists(other))
+        said = "%s stays in force until nginx is stopped and started" % before
+        self.assertRegex(gw.log(), r"\[warn\].*" + re.escape(said))
+        self.assertIn(said, gw.status()["warnings"][0])
+        self.assertEqual(gw.status()["shm"]["path"], before)
+        # Mended, it is not said any more.
+        gw.configure(gw.toml)
+        gw.hup()
+        self.assertEqual(gw.status()["warnings"], [])
+        self.assertEqual(gw.ask().status, 429)
 
     def test_a_file_that_is_not_a_region(self):
         """Damaged or foreign: replaced or refused, never a crash, and never
