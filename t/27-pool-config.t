@@ -309,6 +309,69 @@ true
 
 
 
+=== what the shared memory has no room for is refused alone, and said once
+--- backend
+--- redis
+--- toml
+[store]
+url = "redis://127.0.0.1:$REDIS_PORT/0"
+sync = "100ms"
+[[pools]]
+name = "a"
+match = { path = "/a/*" }
+limit = 7
+[[pools]]
+name = "b"
+match = { path = "/b/*" }
+limit = 7
+--- driver
+local function lines(...)
+    local found = { n = 0 }
+    for line in io.lines("$TEST_NGINX_SERVROOT/logs/error.log") do
+        for i, text in ipairs { ... } do
+            if line:find(text, 1, true) then
+                found[i] = (found[i] or 0) + 1
+            end
+        end
+    end
+    return found
+end
+redis("HSET", "sluice:config", "pool:b", '{"match":{"path":"/b/*"},"limit":3}')
+say(within(3, function() return pool("b").limit == 3 end))
+-- Too large: the file's, and the last good one.
+redis("HSET", "sluice:config",
+      "pool:a", '{"match":{"path":"/a/*"},"limit":14000}',
+      "pool:b", '{"match":{"path":"/b/*"},"limit":14000}')
+say(within(3, function() return #status().config.errors == 2 end))
+say(pool("a").limit, pool("b").limit)
+-- Too many, and a page that is not there.
+local fields = { "pool:c", '{"limit":5,"queue":{"capacity":5},'
+                           .. '"degrade":{"file":"/nonexistent/busy.html"}}' }
+for i = 1, 4 do
+    fields[#fields + 1] = "pool:d" .. i
+    fields[#fields + 1] = '{"limit":5,"queue":{"capacity":5}}'
+end
+redis("HSET", "sluice:config", unpack(fields))
+say(within(3, function() return #status().config.errors > 4 end))
+say(#status().config.errors, metrics()["sluice_config_errors"])
+-- Some more rounds.
+redis("HSET", "sluice:config", "rule:r", '{"rate":"5/m","capacity":5}')
+sleep(1)
+local found = lines("pool:a.queue.capacity: ", "pool:b.queue.capacity: ",
+                    "pool:d4: is one pool too many",
+                    "pool:c.degrade.file: /nonexistent")
+say(found[1], found[2], found[3], found[4])
+--- timeout: 20
+--- response_body_like
+^true
+true
+7 3
+true
+(\d) \1
+1 1 1 1$
+
+
+
 === Redis goes while requests wait: the pool stays as it is
 --- backend
 --- hooks: user

@@ -7,7 +7,7 @@
 //! rebuild a blocklist of a million entries; what is published last names the
 //! generation of each, so all of it switches at once.
 use super::setup;
-use crate::domain::config::{self, Config, Field, Store};
+use crate::domain::config::{self, Config, Field, FieldError, Store};
 use crate::domain::entry::{self, Subject};
 use crate::engine::files::Files;
 use crate::engine::rules::Live;
@@ -16,7 +16,7 @@ use crate::redis::sync::{Entries, ServerId, Sink, Which, store_name};
 use crate::shm::lists::{self, Lists, ListsInput};
 use crate::shm::{Kind, Region};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,10 @@ pub struct Published {
     pub file_warnings: Option<(u64, Vec<String>)>,
     /// By Redis key: what an operator should know of it.
     pub troubles: BTreeMap<String, String>,
+    /// Lines of the log about what all entries together have shown, so that each is there once,
+    /// whichever worker reads.
+    #[serde(default)]
+    pub said: BTreeSet<String>,
 }
 
 /// A list that is published.
@@ -182,6 +186,23 @@ impl Publisher {
         self.publish();
     }
 
+    /// Logs what is wrong with entries that are good by themselves, each once until it is mended.
+    pub fn found_late(&mut self, errors: &[FieldError]) {
+        let lines: BTreeSet<_> = errors
+            .iter()
+            .map(|e| format!("sluice: {}: {}", e.field, e.problem))
+            .collect();
+        if lines == self.current.said {
+            return;
+        }
+        for line in lines.difference(&self.current.said) {
+            self.shared.error(line.clone());
+        }
+        self.current.said = lines;
+        self.changed = true;
+        self.publish();
+    }
+
     fn publish(&mut self) {
         if !self.changed {
             return;
@@ -220,7 +241,8 @@ impl Sink for Publisher {
             // A name that is no text is no rule's; it stays visible as the error that it is.
             let name = String::from_utf8_lossy(&name).into_owned();
             let old = self.current.fields.get(&name);
-            let verdict = config::check_field(&self.config, name.as_bytes(), &raw);
+            let room = self.region.pool_room();
+            let verdict = config::check_field(&self.config, name.as_bytes(), &raw, &room);
             let good = match &verdict {
                 Ok(()) => Some(raw.clone()),
                 Err(_) => old.and_then(|o| o.good.clone()),

@@ -1,6 +1,6 @@
 //! Whether the shared memory has room for the pools of a configuration: how many
 //! there can be, and for how many requests each.
-use crate::domain::config::{Config, FieldError, PoolConfig, PoolLimit};
+use crate::domain::config::{self, Config, FieldError, PoolConfig, PoolLimit};
 use crate::shm::{PoolRoom, Region};
 
 /// What a region of the configured size would have no room for.
@@ -39,8 +39,22 @@ fn errors(config: &Config, room: PoolRoom) -> Vec<FieldError> {
     errors
 }
 
+impl config::Room for PoolRoom {
+    fn pools(&self) -> usize {
+        self.pools
+    }
+
+    fn pool(&self, pool: &PoolConfig, field: &str) -> Option<FieldError> {
+        of_pool(pool, field, *self)
+    }
+
+    fn advice(&self, pools: usize) -> String {
+        raise(PoolRoom { pools, ..*self })
+    }
+}
+
 /// What is wrong with one pool, whose place in the configuration is `field`.
-pub fn of_pool(pool: &PoolConfig, field: &str, room: PoolRoom) -> Option<FieldError> {
+fn of_pool(pool: &PoolConfig, field: &str, room: PoolRoom) -> Option<FieldError> {
     let requests = (pool.limit.most() + pool.capacity) as usize;
     if requests <= room.requests {
         return None;

@@ -4,7 +4,6 @@
 //! swapped in whole, never changed. Limits stand in the region under the
 //! rule's name; here is only the way to them.
 use super::degrade::{Degraded, Pages};
-use super::room;
 use crate::domain::answer::{Reported, whole_s};
 use crate::domain::config::{
     self, Config, Effective, EventRule, Field, FieldError, MissingKey, Mode, PoolConfig,
@@ -95,6 +94,8 @@ pub struct RuleSet {
     pub levels: Levels,
     pub needs: Needs,
     pub errors: Vec<FieldError>,
+    /// Those of `errors` that the entries alone do not show, only all of them in this region.
+    pub found_late: Vec<FieldError>,
     pub warnings: Vec<FieldError>,
 }
 
@@ -125,8 +126,9 @@ impl RuleSet {
             pools,
             mode,
             mut errors,
+            surplus: mut late,
             warnings,
-        } = config::merge(cx.config, &live.fields);
+        } = config::merge(cx.config, &live.fields, &cx.region.pool_room());
         let mut needs = Needs::default();
         let mut out = Vec::with_capacity(rules.len());
         for rule in rules {
@@ -136,7 +138,7 @@ impl RuleSet {
             }
             match compile_one(rule, mode, live.now_us, cx) {
                 Ok(c) => out.push(c),
-                Err(e) => errors.push(e),
+                Err(e) => late.push(e),
             }
         }
         let events = cx.config.priority.events.clone();
@@ -151,8 +153,9 @@ impl RuleSet {
         let wanted = pools.len();
         let pools: Vec<_> = pools
             .into_iter()
-            .filter_map(|pool| compile_pool(pool, cx, &mut errors))
+            .filter_map(|pool| compile_pool(pool, cx, &mut late))
             .collect();
+        errors.extend(late.iter().cloned());
         let incomplete = pools.len() < wanted;
         let by_name = out
             .iter()
@@ -176,6 +179,7 @@ impl RuleSet {
             },
             needs,
             errors,
+            found_late: late,
             warnings,
         }
     }
@@ -308,8 +312,6 @@ fn compile_pool(
         errors.extend(error);
         degraded
     });
-    // In force all the same: what there is no room for is shed.
-    errors.extend(room::of_pool(&pool, &field, cx.region.pool_room()));
     let (setup, config) = (cx.setup_generation, cx.config_generation);
     let id = cx
         .region

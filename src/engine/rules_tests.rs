@@ -155,31 +155,54 @@ fn pools_of_the_hash_are_in_force_and_a_page_that_is_missing_is_an_error() {
 }
 
 #[test]
-fn what_the_region_has_no_room_for_is_an_error() {
+fn what_the_region_has_no_room_for_is_refused_alone() {
     let w = worker(
         "[shm]\nsize = \"3MiB\"\n[store]\nurl = \"redis://127.0.0.1:1\"\n\
-         [[pools]]\nname = \"a\"\nlimit = 1\n",
+         [[pools]]\nname = \"a\"\nlimit = 7\nqueue = { capacity = 9 }\n",
     );
-    let found = errors(&compile(&w, &[("pool:b", r#"{"limit": 1}"#)]));
+    let rules = compile(
+        &w,
+        &[("pool:a", r#"{"limit": 1}"#), ("pool:b", r#"{"limit": 1}"#)],
+    );
     let large = ": is 1000, and with the 1 of limit that is 1001, but the shared memory has room for \
                  1000 requests in a pool; lower it, or raise shm.size to 8MiB";
     let both = ["a", "b"].map(|name| format!("pool:{name}.queue.capacity{large}"));
-    assert_eq!(found, both);
+    assert_eq!(errors(&rules), both);
+    assert_eq!(rules.found_late, []);
+    // The file's.
+    assert_eq!(names(&rules), ["a"]);
+    assert_eq!(rules.pools[0].settings.limit, 7);
     let small = r#"{"limit": 1, "queue": {"capacity": 1}}"#;
     let rules = compile(
         &w,
         &[("pool:a", small), ("pool:b", small), ("pool:c", small)],
     );
     assert_eq!(names(&rules), ["a", "b"]);
+    let expected = "pool:c: is one pool too many; the shared memory has room for 2, raise shm.size \
+                    to 4MiB";
+    assert_eq!(errors(&rules), [expected]);
+    assert_eq!(rules.found_late, rules.errors);
+    assert!(!rules.incomplete, "trying again would not help");
+}
+
+#[test]
+fn a_pool_whose_place_old_workers_hold_is_tried_again() {
+    let w = worker(
+        "[shm]\nsize = \"3MiB\"\n[store]\nurl = \"redis://127.0.0.1:1\"\n\
+         [[pools]]\nname = \"a\"\nlimit = 1\nqueue = { capacity = 1 }\n\
+         [[pools]]\nname = \"b\"\nlimit = 1\nqueue = { capacity = 1 }\n",
+    );
+    let off = r#"{"enabled": false}"#;
+    let small = r#"{"limit": 1, "queue": {"capacity": 1}}"#;
+    let rules = compile(&w, &[("pool:a", off), ("pool:c", small)]);
+    assert_eq!(names(&rules), ["b"]);
     let found = errors(&rules);
-    assert_eq!(found.len(), 1, "{found:?}");
     assert!(
-        found[0].starts_with("pool:c: no room for pool"),
+        found[0].starts_with("pool:c: no room for pool") && found[0].contains("shm.size"),
         "{found:?}"
     );
-    // It is tried again, as old workers may hold what it is to have.
+    assert_eq!(rules.found_late, rules.errors);
     assert!(rules.incomplete && !w.force.rules.incomplete);
-    assert!(found[0].contains("shm.size"), "{found:?}");
 }
 
 #[test]

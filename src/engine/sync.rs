@@ -136,6 +136,8 @@ struct Follower {
     incomplete: bool,
     /// What could not be mapped is tried again then.
     not_before: Instant,
+    /// What is in force may have errors that nobody has logged.
+    untold: bool,
 }
 
 struct Leading {
@@ -162,6 +164,7 @@ impl Follower {
             pages_looked: Instant::now(),
             incomplete,
             not_before: tried,
+            untold: true,
         }
     }
 
@@ -178,6 +181,7 @@ impl Follower {
             self.lead();
             self.look_at_pages();
             self.follow();
+            self.tell();
         }
     }
 
@@ -271,6 +275,16 @@ impl Follower {
         }
     }
 
+    /// Logs what was found wrong when the rules were compiled.
+    fn tell(&mut self) {
+        if let Some(l) = &self.leading
+            && std::mem::take(&mut self.untold)
+        {
+            let late = &self.current.get().rules.found_late;
+            l.publisher.borrow_mut().found_late(late);
+        }
+    }
+
     fn follow(&mut self) {
         let region = self.setup.region;
         let now = (region.published(Kind::Config), region.gateways());
@@ -293,6 +307,7 @@ impl Follower {
         region.my_config_generation(force.rules.generation);
         self.incomplete = force.rules.incomplete;
         let complete = force.complete && !self.incomplete;
+        self.untold = true;
         self.current.change(|c| *c = force);
         if complete {
             self.published = published;

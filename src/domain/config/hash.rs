@@ -43,7 +43,19 @@ pub struct Effective {
     pub mode: Mode,
     /// What is wrong in the hash now, whether or not a last good value stands in.
     pub errors: Vec<FieldError>,
+    /// Good entries that there is no room for beside the others.
+    pub surplus: Vec<FieldError>,
     pub warnings: Vec<FieldError>,
+}
+
+/// What the shared memory has room for. An entry of the hash that does not fit is a bad one.
+pub trait Room {
+    /// How many pools.
+    fn pools(&self) -> usize;
+    /// What is wrong with one; `field` is its place.
+    fn pool(&self, pool: &PoolConfig, field: &str) -> Option<FieldError>;
+    /// Where there would be room for so many pools.
+    fn advice(&self, pools: usize) -> String;
 }
 
 /// Reads the value of `rule:<name>`.
@@ -62,15 +74,26 @@ pub fn priority_entry(name: &str, json: &[u8], levels: u8) -> Result<Entry, Vec<
 }
 
 /// Reads the value of `pool:<name>`; `file` says how many levels there are.
-pub fn pool_entry(name: &str, json: &[u8], file: &Config) -> Result<Entry, Vec<FieldError>> {
+pub fn pool_entry(
+    name: &str,
+    json: &[u8],
+    file: &Config,
+    room: &dyn Room,
+) -> Result<Entry, Vec<FieldError>> {
     let frame = pools::Frame {
         levels: file.priority.levels,
         has_store: file.store.url.is_some(),
     };
-    entry(&format!("pool:{}", shown(name)), json, |object| {
+    let field = format!("pool:{}", shown(name));
+    let entry = entry(&field, json, |object| {
         let name = checked_name(object, name)?;
         pools::read_pool(object, name, frame).map(Entry::Pool)
-    })
+    })?;
+    let wrong = match &entry {
+        Entry::Pool(pool) if pool.enabled => room.pool(pool, &field),
+        _ => None,
+    };
+    wrong.map_or(Ok(entry), |wrong| Err(vec![wrong]))
 }
 
 fn checked_name(object: &Object<'_>, name: &str) -> Option<String> {
@@ -153,18 +176,23 @@ fn about(field: &[u8]) -> Result<About<'_>, Vec<FieldError>> {
 }
 
 /// Whether `raw` would be taken as the value of `field`.
-pub fn check_field(file: &Config, field: &[u8], raw: &[u8]) -> Result<(), Vec<FieldError>> {
+pub fn check_field(
+    file: &Config,
+    field: &[u8],
+    raw: &[u8],
+    room: &dyn Room,
+) -> Result<(), Vec<FieldError>> {
     match about(field)? {
         About::Rule(name) => rule_entry(name, raw).map(drop),
         About::Priority(name) => priority_entry(name, raw, file.priority.levels).map(drop),
-        About::Pool(name) => pool_entry(name, raw, file).map(drop),
+        About::Pool(name) => pool_entry(name, raw, file, room).map(drop),
         About::Mode => mode(raw).map(drop),
     }
 }
 
 /// Puts the hash over the file.
-pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
-    let mut errors = Vec::new();
+pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>, room: &dyn Room) -> Effective {
+    let (mut errors, mut surplus) = (Vec::new(), Vec::new());
     let mut rules: BTreeMap<&str, Option<Rule>> = BTreeMap::new();
     let mut priority: BTreeMap<&str, Option<PriorityRule>> = BTreeMap::new();
     let mut pools: BTreeMap<&str, Option<PoolConfig>> = BTreeMap::new();
@@ -192,7 +220,8 @@ pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
                 }
             }
             About::Pool(name) => {
-                match in_force(field, &mut errors, |raw| pool_entry(name, raw, file)) {
+                let read = |raw: &[u8]| pool_entry(name, raw, file, room);
+                match in_force(field, &mut errors, read) {
                     Some(Entry::Pool(pool)) => drop(pools.insert(name, Some(pool))),
                     Some(_) => drop(pools.insert(name, None)),
                     None => {}
@@ -217,7 +246,7 @@ pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
             placed.push((path, rule));
         } else {
             let problem = format!("is one rule too many; there may be at most {MAX_RULES}");
-            errors.push(FieldError {
+            surplus.push(FieldError {
                 field: path,
                 problem,
             });
@@ -235,7 +264,7 @@ pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
         if in_order.len() < MAX_PRIORITY_RULES {
             in_order.push(rule);
         } else {
-            errors.push(FieldError {
+            surplus.push(FieldError {
                 field: format!("priority:{}", rule.name),
                 problem: format!("is one too many; there may be at most {MAX_PRIORITY_RULES}"),
             });
@@ -247,26 +276,7 @@ pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
             .then_with(|| a.name.cmp(&b.name))
     });
 
-    let mut standing: Vec<(String, PoolConfig)> = Vec::with_capacity(file.pools.len());
-    for (path, pool) in warn::pools_of_file(&file.pools) {
-        match pools.remove(pool.name.as_str()) {
-            Some(Some(over)) => standing.push((format!("pool:{}", over.name), over)),
-            Some(None) => {}
-            None => standing.push((path, pool.clone())),
-        }
-    }
-    standing.retain(|(_, pool)| pool.enabled);
-    for pool in pools.into_values().flatten().filter(|pool| pool.enabled) {
-        let path = format!("pool:{}", pool.name);
-        if standing.len() < MAX_POOLS {
-            standing.push((path, pool));
-        } else {
-            errors.push(FieldError {
-                field: path,
-                problem: format!("is one pool too many; there may be at most {MAX_POOLS}"),
-            });
-        }
-    }
+    let standing = standing_pools(file, pools, room, &mut surplus);
 
     let mut warnings = warn::of_sections(file);
     let seen = placed
@@ -287,8 +297,55 @@ pub fn merge(file: &Config, fields: &BTreeMap<Vec<u8>, Field>) -> Effective {
         pools,
         mode: mode_now,
         errors,
+        surplus,
         warnings,
     }
+}
+
+/// The pools in force with their places. Those that the file has by itself fit, as `setup` has
+/// seen to; others take what room is left, and what finds none is surplus.
+fn standing_pools(
+    file: &Config,
+    mut pools: BTreeMap<&str, Option<PoolConfig>>,
+    room: &dyn Room,
+    surplus: &mut Vec<FieldError>,
+) -> Vec<(String, PoolConfig)> {
+    // Whether the pool is there without the hash.
+    let mut wanted: Vec<(String, PoolConfig, bool)> = Vec::with_capacity(file.pools.len());
+    for (path, pool) in warn::pools_of_file(&file.pools) {
+        match pools.remove(pool.name.as_str()) {
+            Some(Some(over)) => wanted.push((format!("pool:{}", over.name), over, pool.enabled)),
+            Some(None) => {}
+            None => wanted.push((path, pool.clone(), pool.enabled)),
+        }
+    }
+    let only_here = pools.into_values().flatten();
+    wanted.extend(only_here.map(|pool| (format!("pool:{}", pool.name), pool, false)));
+    wanted.retain(|(_, pool, _)| pool.enabled);
+    let most = room.pools().min(MAX_POOLS);
+    let own = wanted.iter().filter(|(_, _, own)| *own).count();
+    let mut left = most.saturating_sub(own);
+    let mut standing = Vec::with_capacity(wanted.len());
+    for (path, pool, own) in wanted {
+        if own || left > 0 {
+            left -= usize::from(!own);
+            standing.push((path, pool));
+            continue;
+        }
+        let problem = if most == MAX_POOLS {
+            format!("is one pool too many; there may be at most {MAX_POOLS}")
+        } else {
+            format!(
+                "is one pool too many; the shared memory has room for {most}, {}",
+                room.advice(most + 1)
+            )
+        };
+        surplus.push(FieldError {
+            field: path,
+            problem,
+        });
+    }
+    standing
 }
 
 /// The field's value, or its last good one, with the value's errors noted.

@@ -23,7 +23,7 @@ mod warn;
 mod tests;
 
 pub use hash::{
-    Effective, Entry, Field, check_field, merge, pool_entry, priority_entry, rule_entry,
+    Effective, Entry, Field, Room, check_field, merge, pool_entry, priority_entry, rule_entry,
 };
 pub use load::{expand, from_json, from_path, from_toml, from_value, is_glob};
 pub use model::*;

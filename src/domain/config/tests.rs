@@ -18,6 +18,28 @@ use std::time::Duration;
 /// An environment and a file system, written down.
 struct Fake;
 
+/// A shared memory with room for so many pools, of up to so many requests.
+struct Space(usize, u32);
+
+const SPACE: Space = Space(MAX_POOLS, 15_000);
+
+impl Room for Space {
+    fn pools(&self) -> usize {
+        self.0
+    }
+
+    fn pool(&self, pool: &PoolConfig, field: &str) -> Option<FieldError> {
+        (pool.limit.most() + pool.capacity > self.1).then(|| FieldError {
+            field: field.to_string(),
+            problem: "is too large".to_string(),
+        })
+    }
+
+    fn advice(&self, pools: usize) -> String {
+        format!("not for {pools}")
+    }
+}
+
 const CERT: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n";
 const KEY: &str = "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----\n";
 

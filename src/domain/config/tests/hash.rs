@@ -42,7 +42,7 @@ fn rules(effective: &Effective) -> Vec<String> {
 }
 
 fn merged(list: Written<'_>) -> Effective {
-    merge(&file(), &fields(list))
+    merge(&file(), &fields(list), &SPACE)
 }
 
 const GOOD: &str = r#"{"key":["ip"],"rate":"5/m","capacity":7}"#;
@@ -119,7 +119,7 @@ fn a_bad_entry_is_refused_alone() {
         (
             "rule:login",
             r#"{"rate":"5/m","rate":"6/m"}"#,
-            "rule:login.rate: is there twice (line 1",
+            "rule:login.rate: is there twice; leave out one (line 1",
         ),
         (
             "rule:login",
@@ -199,14 +199,15 @@ fn a_bad_entry_is_refused_alone() {
             "{name} {raw}"
         );
         assert_eq!(effective.priority.len(), 2);
-        let checked = check_field(&file(), name.as_bytes(), raw.as_bytes()).unwrap_err();
+        let checked = check_field(&file(), name.as_bytes(), raw.as_bytes(), &SPACE).unwrap_err();
         assert_eq!(lines(&checked), found);
     }
     let raw = Field {
         raw: b"\xff".to_vec(),
         good: None,
     };
-    let effective = merge(&file(), &BTreeMap::from([(b"rule:\xff\xfe".to_vec(), raw)]));
+    let fields = BTreeMap::from([(b"rule:\xff\xfe".to_vec(), raw)]);
+    let effective = merge(&file(), &fields, &SPACE);
     assert!(
         effective.errors[0].problem.contains("is not UTF-8"),
         "{:?}",
@@ -224,6 +225,7 @@ fn the_last_good_value_of_a_bad_entry_stays() {
         merge(
             &file(),
             &BTreeMap::from([(name.as_bytes().to_vec(), field)]),
+            &SPACE,
         )
     };
     let effective = with_good("rule:login", "{", GOOD);
@@ -255,7 +257,10 @@ fn the_mode_is_for_all() {
     ] {
         let effective = merged(&[("mode", raw)]);
         assert_eq!((effective.mode, effective.errors), (mode, vec![]));
-        assert_eq!(check_field(&file(), b"mode", raw.as_bytes()), Ok(()));
+        assert_eq!(
+            check_field(&file(), b"mode", raw.as_bytes(), &SPACE),
+            Ok(())
+        );
     }
 }
 
@@ -311,14 +316,14 @@ fn one_rule_too_many_is_refused() {
     assert_eq!(effective.rules.len(), MAX_RULES);
     let expected = "is one rule too many; there may be at most 512";
     let fields: Vec<_> = effective
-        .errors
+        .surplus
         .iter()
         .map(|error| error.field.as_str())
         .collect();
     assert_eq!(fields, ["rule:n510", "rule:n511"]);
     assert!(
         effective
-            .errors
+            .surplus
             .iter()
             .all(|error| error.problem == expected)
     );
@@ -362,12 +367,12 @@ proptest! {
             (name.clone(), Field { raw: raw.clone(), good: None })
         }).collect();
         let file = file();
-        let effective = merge(&file, &fields);
+        let effective = merge(&file, &fields, &SPACE);
         let names = rules(&effective);
         prop_assert_eq!(&names[..2], &["login 5", "api 100"]);
         let refused: Vec<FieldError> = list
             .iter()
-            .filter_map(|(name, raw)| check_field(&file, name, raw).err())
+            .filter_map(|(name, raw)| check_field(&file, name, raw, &SPACE).err())
             .flatten()
             .collect();
         prop_assert_eq!(effective.errors, refused);

@@ -203,8 +203,8 @@ fn bad_fields_are_named_with_what_would_be_right() {
             adaptive(json!({"max": 14_001})),
             "queue.capacity: is 1000, and with the 14001 of max that is 15001".into(),
         ),
-        (queue(json!({"max_wait": "0s"})), "queue.max_wait: must be from 1ms to 60s, not 0ns".into()),
-        (queue(json!({"max_wait": "61s"})), "queue.max_wait: must be from 1ms to 60s, not 61s".into()),
+        (queue(json!({"max_wait": "0s"})), "queue.max_wait: must be from 1ms to 60s, not \"0s\"".into()),
+        (queue(json!({"max_wait": "61s"})), "queue.max_wait: must be from 1ms to 60s, not \"61s\"".into()),
         (queue(json!({"max_wait": 5})), "queue.max_wait: must be a duration".into()),
         (
             queue(json!({"weights": [8, 2]})),
@@ -218,8 +218,8 @@ fn bad_fields_are_named_with_what_would_be_right() {
         (queue(json!({"weights": 8})), "queue.weights: must be a list, not 8".into()),
         (queue(json!({"size": 8})), "queue.size: is not a known field; the fields here are".into()),
         (queue(json!("big")), "queue: must be a table of fields".into()),
-        (json!({"timeout": "0s"}), "timeout: must be from 100ms to 3600s, not 0ns".into()),
-        (json!({"timeout": "2h"}), "timeout: must be from 100ms to 3600s, not 7200s".into()),
+        (json!({"timeout": "0s"}), "timeout: must be from 100ms to 1h, not \"0s\"".into()),
+        (json!({"timeout": "2h"}), "timeout: must be from 100ms to 1h, not \"2h\"".into()),
         (degrade(json!({})), format!("degrade: has neither file nor location; {shape}")),
         (
             degrade(json!({"file": "/a.html", "location": "@a"})),
@@ -366,6 +366,10 @@ fn file() -> Config {
 }
 
 fn merged(list: &[(&str, &str, Option<&str>)]) -> Effective {
+    merged_in(&SPACE, list)
+}
+
+fn merged_in(space: &Space, list: &[(&str, &str, Option<&str>)]) -> Effective {
     let field = |(name, raw, good): &(&str, &str, Option<&str>)| {
         let field = Field {
             raw: raw.as_bytes().to_vec(),
@@ -374,7 +378,7 @@ fn merged(list: &[(&str, &str, Option<&str>)]) -> Effective {
         (name.as_bytes().to_vec(), field)
     };
     let fields: BTreeMap<_, _> = list.iter().map(field).collect();
-    merge(&file(), &fields)
+    merge(&file(), &fields, space)
 }
 
 /// `name limit` of each pool.
@@ -422,19 +426,19 @@ fn entries_replace_add_and_switch_off() {
         assert_eq!(effective.errors, [], "{list:?}");
         for (name, raw) in list {
             assert_eq!(
-                check_field(&file(), name.as_bytes(), raw.as_bytes()),
+                check_field(&file(), name.as_bytes(), raw.as_bytes(), &SPACE),
                 Ok(())
             );
         }
     }
     // Whole: what it does not say is the default, not the file's.
     let raw = r#"{"limit": 5}"#;
-    let Ok(Entry::Pool(found)) = pool_entry("shop", raw.as_bytes(), &file()) else {
+    let Ok(Entry::Pool(found)) = pool_entry("shop", raw.as_bytes(), &file(), &SPACE) else {
         panic!("a pool")
     };
     assert!(!found.matcher.has_path());
     assert!(matches!(
-        pool_entry("x", b"{\"enabled\": false}", &file()),
+        pool_entry("x", b"{\"enabled\": false}", &file(), &SPACE),
         Ok(Entry::Off)
     ));
 }
@@ -483,7 +487,7 @@ fn a_bad_entry_is_refused_alone_and_the_last_good_one_stays() {
         assert_eq!(found.len(), 1, "{name} {raw}: {found:?}");
         assert!(found[0].starts_with(expected), "{name} {raw}: {}", found[0]);
         assert_eq!(pools(&effective), ["shop 500", "api 9", "new 3"]);
-        let checked = check_field(&file(), name.as_bytes(), raw.as_bytes()).unwrap_err();
+        let checked = check_field(&file(), name.as_bytes(), raw.as_bytes(), &SPACE).unwrap_err();
         assert_eq!(lines(&checked), found);
     }
     let last_good = Some(r#"{"match": {"path": "/x"}, "limit": 6}"#);
@@ -507,7 +511,37 @@ fn one_pool_too_many_is_refused() {
         "pool:n14: is one pool too many; there may be at most 16",
         "pool:n15: is one pool too many; there may be at most 16",
     ];
+    assert_eq!(lines(&effective.surplus), expected);
+    assert_eq!(effective.errors, []);
+    // A smaller memory: the file's own come first, whatever the hash makes of them.
+    let small = r#"{"limit": 3}"#;
+    let list = ["pool:api", "pool:idle", "pool:new"].map(|name| (name, small, None));
+    let effective = merged_in(&Space(3, 15_000), &list);
+    assert_eq!(pools(&effective), ["shop 500", "api 3", "idle 3"]);
+    let expected = ["pool:new: is one pool too many; the shared memory has room for 3, not for 4"];
+    assert_eq!(lines(&effective.surplus), expected);
+}
+
+#[test]
+fn a_pool_that_is_too_large_is_refused_alone() {
+    let space = Space(MAX_POOLS, 2000);
+    let (large, small) = (r#"{"limit": 1001}"#, r#"{"limit": 1000}"#);
+    let effective = merged_in(
+        &space,
+        &[
+            ("pool:api", large, None),
+            ("pool:b", large, Some(small)),
+            ("pool:c", large, Some(large)),
+            ("pool:d", r#"{"limit": 1001, "enabled": false}"#, None),
+            ("pool:e", small, None),
+        ],
+    );
+    // The file's; the last good one; none.
+    assert_eq!(pools(&effective), ["shop 500", "api 9", "b 1000", "e 1000"]);
+    let expected = ["api", "b", "c"].map(|name| format!("pool:{name}: is too large"));
     assert_eq!(lines(&effective.errors), expected);
+    let checked = check_field(&file(), b"pool:x", large.as_bytes(), &space).unwrap_err();
+    assert_eq!(lines(&checked), ["pool:x: is too large"]);
 }
 
 #[test]
