@@ -338,6 +338,23 @@ say(m['sluice_rule_decisions_total{rule="trial",verdict="pass"}'])
 say(m['sluice_rule_decisions_total{rule="trial",verdict="shadow"}'] >= 3)
 say(m['sluice_rule_decisions_total{rule="real",verdict="pass"}'])
 say(m['sluice_rule_decisions_total{rule="real",verdict="limited"}'])
+-- At most a line a second, as of refusals; every one is in some line.
+sleep(1.1)
+GET("/", "198.51.100.77")
+for _ = 1, 3 do
+    GET("/", "198.51.100.77")
+end
+sleep(0.2)
+local lines, sum, example = 0, 0
+for line in io.lines("$TEST_NGINX_SERVROOT/logs/error.log") do
+    local n = line:match('rule "trial" is in shadow mode and would have refused '
+                         .. '(%d+) request')
+    if n then
+        lines, sum = lines + 1, sum + n
+        example = line:match("client ([%d.]+), for example")
+    end
+end
+say(lines, sum, example)
 --- response_body
 5 x 200 pass
 429 limited real "real";q=5;w=432000
@@ -345,6 +362,7 @@ say(m['sluice_rule_decisions_total{rule="real",verdict="limited"}'])
 true
 5
 1
+2 5 198.51.100.77
 --- no_error_log
 [error]
 

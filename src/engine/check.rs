@@ -126,7 +126,7 @@ fn tell(
     ruling: Ruling,
     out: &mut Answer,
 ) {
-    decide::count(w, rules, items);
+    decide::count(w, rules, items, None);
     let item = &items[0];
     let shadow = item.shadow;
     match (ruling, item.said) {

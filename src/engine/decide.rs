@@ -471,7 +471,7 @@ fn after_rules<'r, X: Exchange<'r>>(
     now: Nanos,
     out: &mut Answer,
 ) {
-    count(w, &d.rules, &d.items);
+    count(w, &d.rules, &d.items, Some(&w.scratch.client));
     match d.ruling {
         Ruling::Admitted | Ruling::FailedOpen => with_body(w, x, d, now, out),
         // Nothing that is enforced refuses.
@@ -659,18 +659,39 @@ fn too_late<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, d: Decision, out: &m
     shed(w, x, d, Reason::Timeout, out);
 }
 
-/// What each rule said, for the metrics.
-pub fn count(w: &Worker, rules: &RuleSet, items: &[Item]) {
+/// What each rule said, for the metrics; of shadow rules that would refuse, for the log too.
+/// `client`: who asks, as text.
+pub fn count(w: &Worker, rules: &RuleSet, items: &[Item], client: Option<&[u8]>) {
     let line = w.region.my();
     for i in items {
         let verdict = match i.said {
             None => continue,
             Some(Said::Admitted { .. }) => RuleVerdict::Pass,
-            Some(_) if i.shadow => RuleVerdict::Shadow,
+            Some(_) if i.shadow => {
+                say_shadow(w, &rules.rules[i.rule], client);
+                RuleVerdict::Shadow
+            }
             Some(_) => RuleVerdict::Limited,
         };
         line.rule(rules.rules[i.rule].id, verdict);
     }
+}
+
+/// Not in the answer: several rules of a request may have something to say.
+#[cold]
+fn say_shadow(w: &Worker, rule: &Compiled, client: Option<&[u8]>) {
+    let Some(n) = w.region.refusal_log(rule.id, w.region.now()) else {
+        return;
+    };
+    let example = match client {
+        Some(client) => format!("client {}, for example", client.escape_ascii()),
+        None => "check() asked, for example".into(),
+    };
+    w.shared.error(format!(
+        "sluice: rule \"{}\" is in shadow mode and would have refused {n} request(s) since the last \
+         such line; {example}",
+        rule.name
+    ));
 }
 
 fn blocked<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, ticket: TicketId, out: &mut Answer) {
