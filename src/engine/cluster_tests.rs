@@ -238,6 +238,34 @@ fn small_limits_go_slot_by_slot_and_to_who_waits() {
             most > 0 && served.iter().all(|it| *it > 10),
             "{most} {served:?}"
         );
+        // What it has taken just now is not the limit that anybody asks for.
+        let shown = |gateway: &Gateway| {
+            let shown = gateway
+                .worker
+                .region
+                .pool(gateway.pool(), |p, now, _| p.limit_shown(now));
+            shown.expect("nobody else holds it").value
+        };
+        for gateway in &mut gateways {
+            gateway.end(9, NOTHING);
+            gateway.slots().await.expect("slots");
+            assert_eq!(shown(gateway), 3);
+        }
+
+        // One goes. The other is alone long before the heartbeats say so.
+        let begin = Instant::now();
+        while gateways[0].member.strict() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "slot by slot");
+            gateways[0].lease().await.expect("a share");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(begin.elapsed() > Duration::from_secs(5), "it may come back");
+        assert_eq!(gateways[0].worker.region.gateways(), 2);
+        while gateways[0].view().limit < 3 {
+            assert!(begin.elapsed() < Duration::from_secs(15), "not all of it");
+            gateways[0].lease().await.expect("a share");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     });
 }
 

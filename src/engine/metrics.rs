@@ -2,6 +2,7 @@
 //!
 //! Labels come from the configuration only, so there are as many series as
 //! rules, whatever clients send.
+use super::status::look;
 use super::worker::{self, Worker};
 use crate::domain::pool::{Counts, View, WAIT_BOUNDS_NS};
 use crate::shm::{LATENCY_BOUNDS_NS, Region, Totals};
@@ -80,12 +81,13 @@ pub(super) fn render(w: &mut Worker) -> String {
     out
 }
 
-/// Each pool in force and how it stands. One whose lock is not to be had is left out for once.
+/// Each pool in force and how it stands. One whose lock is not to be had is left out for once: what
+/// was known last may be less than another worker has shown since.
 fn pools(w: &Worker) -> Vec<(&'static str, View)> {
     let pools = w.force.rules.pools.iter();
     pools
         .filter_map(|p| {
-            let mut view = w.region.pool(p.id, |it, now, _| it.view(now))?.value;
+            let (mut view, _) = look(w.region, p)?;
             // And those that were refused without the lock.
             let beside = w.region.sheds(p.id);
             let both = view.counts.shed.iter_mut().flatten();

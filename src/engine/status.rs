@@ -3,7 +3,11 @@ use super::rules::CompiledPool;
 use super::setup;
 use super::worker;
 use crate::domain::config::{Backend, FieldError};
+use crate::domain::pool::{Cluster, View};
+use crate::shm::{PoolId, Region};
 use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
 fn texts(list: &[FieldError]) -> Vec<Value> {
     list.iter()
@@ -18,16 +22,57 @@ pub fn json() -> Result<String, String> {
         .map(|v| format!("{v}\n"))
 }
 
-/// Each pool in force. One whose lock is not to be had is shown without numbers.
+/// How often a pool's lock is tried, each time for as long as a request waits for it: 10 ms in all,
+/// as nginx's own thread waits.
+const TRIES: usize = 5;
+
+thread_local! {
+    /// What was shown of each pool last, by its place, for when its holder is stopped.
+    static LAST: RefCell<HashMap<usize, (PoolId, View, Cluster)>> = RefCell::default();
+}
+
+/// What status and metrics show of a pool. `None`: its lock was not to be had.
+pub(super) fn look(region: &Region, p: &CompiledPool) -> Option<(View, Cluster)> {
+    let look = |_| {
+        let touched = region.pool(p.id, |it, now, _| {
+            let limit = it.limit_shown(now);
+            let view = View {
+                limit,
+                ..it.view(now)
+            };
+            (view, it.state.cluster)
+        })?;
+        Some(touched.value)
+    };
+    (0..TRIES).find_map(look)
+}
+
+/// The same, or what was shown last.
+fn look_or_last(region: &Region, p: &CompiledPool) -> Option<(View, Cluster)> {
+    let found = look(region, p);
+    LAST.with_borrow_mut(|last| {
+        if let Some((view, cluster)) = &found {
+            last.insert(p.id.index(), (p.id, view.clone(), *cluster));
+            return found;
+        }
+        let (id, view, cluster) = last.get(&p.id.index())?;
+        (*id == p.id).then(|| (view.clone(), *cluster))
+    })
+}
+
+/// Each pool in force.
 fn pools(w: &worker::Worker) -> Vec<Value> {
     let of = |p: &CompiledPool| {
-        let Some(touched) = w
-            .region
-            .pool(p.id, |it, now, _| (it.view(now), it.state.cluster))
-        else {
-            return json!({ "name": p.name });
+        let Some((view, cluster)) = look_or_last(w.region, p) else {
+            return json!({
+                "name": p.name,
+                "limit": null,
+                "saturated": null,
+                "in_flight": null,
+                "abandoned": null,
+                "waiting": null,
+            });
         };
-        let (view, cluster) = touched.value;
         let mut shown = json!({
             "name": p.name,
             "limit": view.limit,
@@ -37,7 +82,7 @@ fn pools(w: &worker::Worker) -> Vec<Value> {
             "waiting": view.waiting,
         });
         if p.cluster {
-            // `limit` is this gateway's share.
+            // `limit` is this gateway's share, or slot by slot that of all.
             shown["cluster"] = json!({
                 "limit": cluster.limit,
                 "gateways": cluster.gateways,
@@ -130,4 +175,36 @@ fn status(w: &mut worker::Worker) -> Value {
         "bans": { "entries": counts.2 },
         "warnings": warnings,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::fake::worker;
+
+    #[test]
+    fn a_pool_whose_lock_is_held_is_shown_as_it_was_last() {
+        let w = worker("[[pools]]\nname = \"a\"\nlimit = 3\n");
+        let region = w.region;
+        let pool = &w.force.rules.pools[0];
+        let held = |f: &dyn Fn() -> Option<(View, Cluster)>| {
+            let touched = region.pool(pool.id, |_, _, _| f());
+            touched.expect("nobody else holds it").value
+        };
+        assert_eq!(held(&|| look_or_last(region, pool)), None);
+        let limits = |shown: &Value| shown[0]["limit"].clone();
+        let shown = held(&|| {
+            let shown = json!(pools(&w));
+            assert_eq!(shown[0]["name"], "a");
+            for field in ["limit", "saturated", "in_flight", "waiting"] {
+                assert_eq!(shown[0].get(field), Some(&Value::Null), "{field}");
+            }
+            None
+        });
+        assert_eq!(shown, None);
+        let free = look_or_last(region, pool).expect("free");
+        assert_eq!((free.0.limit, limits(&json!(pools(&w)))), (3, json!(3)));
+        assert_eq!(held(&|| look_or_last(region, pool)), Some(free));
+        assert_eq!(held(&|| look(region, pool)), None);
+    }
 }

@@ -35,6 +35,19 @@ pub struct Report {
 }
 
 impl Pool<'_> {
+    /// The limit as it is shown: this gateway's, but where each slot is taken by itself that of all
+    /// gateways, since the share is then no more than what is in flight just now.
+    pub fn limit_shown(&self, now: Nanos) -> u32 {
+        let state = &*self.state;
+        let now = now.0.max(state.now);
+        let told = state.settings.cluster != 0 && state.leased != 0 && now < state.share_until;
+        if told && state.cluster.strict == 1 {
+            state.cluster.limit
+        } else {
+            self.limit(now)
+        }
+    }
+
     pub fn report(&self, now: Nanos) -> Report {
         let state = &*self.state;
         let now = now.0.max(state.now);

@@ -22,6 +22,8 @@ pub const EVERY_SLOT: Duration = Duration::from_millis(50);
 const RESPONSES: usize = 500;
 /// Fewer say nothing of one in a hundred.
 const ENOUGH: usize = 100;
+/// Of a gateway without a lease for so long it is not supposed that it is only late.
+const COMES_BACK_NS: u64 = 5_000_000_000;
 
 pub struct Member {
     keys: Keys,
@@ -30,6 +32,8 @@ pub struct Member {
     heard: u64,
     leads: bool,
     gateways: u32,
+    /// Since when those are fewer than are known otherwise.
+    fewer_since: Option<Nanos>,
     differs: bool,
     /// Each slot is taken by itself: of `limit`, at most `entitled`.
     strict: bool,
@@ -50,7 +54,9 @@ pub struct Looked {
     report: Report,
     limit: u32,
     found: Found,
+    /// Gateways: with those that have no lease, and as far as is known otherwise.
     known: u32,
+    seen: u32,
     at: Nanos,
 }
 
@@ -63,6 +69,7 @@ impl Member {
             heard: 0,
             leads: false,
             gateways: 1,
+            fewer_since: None,
             differs: false,
             strict: false,
             limit: 0,
@@ -111,10 +118,21 @@ impl Member {
         self.fallback
     }
 
-    /// Before a call: takes from the pool what is to be told of it. `known`: gateways, as
+    /// How many gateways there are at least. Heartbeats (`seen`) know of those that have no lease
+    /// yet, at a start, but forget one that has gone only after most of a minute: what they show
+    /// and leases do not holds for as long as a gateway may need to come back.
+    fn known(&self, seen: u32, now: Nanos) -> u32 {
+        let back = |since: Nanos| now.0.saturating_sub(since.0) >= COMES_BACK_NS;
+        match self.fewer_since {
+            Some(since) if back(since) => self.gateways.max(1),
+            _ => seen.max(self.gateways).max(1),
+        }
+    }
+
+    /// Before a call: takes from the pool what is to be told of it. `seen`: gateways, as
     /// far as is known otherwise.
-    pub fn look(&mut self, p: &mut Pool<'_>, known: u32, now: Nanos, wakes: &mut Wakes) -> Looked {
-        let known = known.max(self.gateways).max(1);
+    pub fn look(&mut self, p: &mut Pool<'_>, seen: u32, now: Nanos, wakes: &mut Wakes) -> Looked {
+        let known = self.known(seen, now);
         if !p.report(now).leased {
             // Nobody knows yet what the others hold.
             let part = p.state.limiter.limit() / known;
@@ -133,6 +151,7 @@ impl Member {
             limit,
             found,
             known,
+            seen,
             at: now,
         }
     }
@@ -159,6 +178,10 @@ impl Member {
         let until = lease_end(looked.at);
         self.leads = looked.report.adaptive && share.leads;
         self.gateways = share.gateways.max(1);
+        self.fewer_since = match self.gateways < looked.seen {
+            true => self.fewer_since.or(Some(looked.at)),
+            false => None,
+        };
         self.differs = share.differs;
         self.limit = share.limit;
         self.fallback = share.limit / self.gateways;
