@@ -45,10 +45,31 @@ f:write("<p>still busy")
 f:close()
 os.rename("$TMP/new.html", "$TMP/busy.html")
 say(within(3, function() return GET("/slow").body == "<p>still busy" end))
--- Gone, it stays in force.
+-- Gone, it stays in force; the log says so once, and status until it is back.
+local function troubles()
+    local n = 0
+    for _, warning in ipairs(status().warnings) do
+        if warning:find("busy.html: ", 1, true)
+           and warning:find("last content", 1, true) then
+            n = n + 1
+        end
+    end
+    return n
+end
 os.remove("$TMP/busy.html")
-sleep(0.5)
+say(within(3, function() return troubles() == 1 end))
 say(GET("/slow").body)
+local lines = 0
+for line in io.lines("$TEST_NGINX_SERVROOT/logs/error.log") do
+    if line:find("page $TMP/busy.html", 1, true) then
+        lines = lines + 1
+    end
+end
+say(lines)
+f = io.open("$TMP/busy.html", "w")
+f:write("<p>back")
+f:close()
+say(within(3, function() return troubles() == 0 end))
 say(held[1]:answer().status)
 for i = 1, 2 do
     held[i]:close()
@@ -60,7 +81,10 @@ end
 true
 503 shed text/html; charset=utf-8
 true
+true
 <p>still busy
+1
+true
 200
 
 

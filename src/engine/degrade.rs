@@ -35,6 +35,8 @@ pub struct PageFile {
 struct Last {
     stamp: Option<Stamp>,
     page: Option<Arc<Page>>,
+    /// Why `page` is not what the file holds now.
+    problem: Option<String>,
 }
 
 /// What a compiled pool has of it.
@@ -172,12 +174,20 @@ impl Pages {
             Err(problem) => (None, Some(problem)),
         };
         let new = || {
-            let last = Mutex::new(Last { stamp, page: None });
+            let last = Mutex::new(Last {
+                stamp,
+                page: None,
+                problem: None,
+            });
             let path = path.to_path_buf();
             Arc::new(PageFile { path, last })
         };
         let file = Arc::clone(files.entry(path.into()).or_insert_with(new));
-        *file.last.lock() = Last { stamp, page };
+        *file.last.lock() = Last {
+            stamp,
+            page,
+            problem: None,
+        };
         (file, problem)
     }
 
@@ -199,6 +209,7 @@ impl Pages {
                     *last = Last {
                         stamp: now,
                         page: Some(Arc::new(page)),
+                        problem: None,
                     };
                 }
                 Err(problem) => {
@@ -206,14 +217,22 @@ impl Pages {
                     last.stamp = now;
                     if last.page.is_some() {
                         let path = file.path.display();
-                        say(format!(
-                            "page {path}: {problem}; its last content stays in force"
-                        ));
+                        let line =
+                            format!("page {path}: {problem}; its last content stays in force");
+                        last.problem = Some(line.clone());
+                        say(line);
                     }
                 }
             }
         }
         appeared
+    }
+
+    /// What `status` says of files that cannot be read now.
+    pub fn troubles(&self) -> Vec<String> {
+        let files = self.0.lock();
+        let of = |file: &Arc<PageFile>| file.last.lock().problem.clone();
+        files.values().filter_map(of).collect()
     }
 
     pub fn is_empty(&self) -> bool {

@@ -123,6 +123,7 @@ fn status(w: &mut worker::Worker) -> Value {
         _ => w.setup.files.warnings(),
     });
     warnings.extend(w.setup.shm_warning.iter().cloned());
+    warnings.extend(w.setup.pages.troubles());
     warnings.extend(
         published
             .troubles
