@@ -48,6 +48,27 @@ $
 
 
 
+=== a ban of everybody is made, with a line in the log
+--- toml
+--- driver
+say(sluice.ban("0.0.0.0/0", 1), sluice.ban("::/0", 1))
+say(GET("/", "203.0.113.1").status)
+sleep(0.2)
+local found = {}
+for line in io.lines("$TEST_NGINX_SERVROOT/logs/error.log") do
+    local what = line:match("ban%(%): (%S+) is every address of its family")
+    if what and line:find("[warn]", 1, true) then
+        found[#found + 1] = what
+    end
+end
+say(table.concat(found, " "))
+--- response_body
+true true
+403
+0.0.0.0/0 ::/0
+
+
+
 === B65 how long
 --- toml
 --- driver
@@ -67,6 +88,7 @@ say("1e9", ok(1000000000))
 say("2^63", ok(9223372036854775807))
 say("nan", ok(0/0))
 say("inf", ok(1/0))
+say(select(2, sluice.ban("203.0.113.1", -5)))
 say("text", ok("soon"))
 say("table", ok({}))
 for _, seconds in ipairs { 2147484, 4294968, 315360000 } do
@@ -85,6 +107,7 @@ end
 2^63 no
 nan no
 inf no
+sluice: ban(): seconds must be above 0 and at most ten years, or nil for ever, not -5
 text no
 table no
 3 x 403 blocked

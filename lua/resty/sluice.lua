@@ -537,13 +537,17 @@ function _M.ban(subject, seconds)
         return nil, "sluice: ban(): seconds must be a number or nil, not a "
                     .. type(seconds)
     end
+    if seconds ~= nil and not (seconds > 0) then
+        return nil, "sluice: ban(): seconds must be above 0 and at most ten "
+                    .. "years, or nil for ever, not " .. seconds
+    end
     if not can_wait() then
         return nil, "sluice: ban() cannot be used in the phase "
                     .. get_phase()
     end
 
-    C.sluice_ban(subject, #subject, seconds == nil and -1 or seconds <= 0
-                 and 0 or seconds, answer)
+    -- -1: for ever.
+    C.sluice_ban(subject, #subject, seconds or -1, answer)
     return ban_outcome("ban()")
 end
 

@@ -1,6 +1,7 @@
 //! `sluice ban` and `sluice unban`: bans in Redis, for all gateways at once.
 use crate::{Outcome, complain};
 use sluice::domain::config::{self, Config};
+use sluice::domain::entry;
 use sluice::domain::units::parse_duration;
 use sluice::engine::tool;
 use std::ffi::OsStr;
@@ -38,11 +39,15 @@ pub fn ban(file: &OsStr, subject: &OsStr, time: Option<&OsStr>) -> Outcome {
     let Some(config) = read(file) else {
         return Outcome::Bad;
     };
-    end(tool::ban(
-        &config.store,
-        &subject.to_string_lossy(),
-        seconds,
-    ))
+    let text = subject.to_string_lossy();
+    if let Ok(subject) = entry::parse(text.as_bytes())
+        && entry::is_everything(&subject)
+    {
+        complain(&format!(
+            "warning: {subject} is every address of its family"
+        ));
+    }
+    end(tool::ban(&config.store, &text, seconds))
 }
 
 /// Lifts a ban.

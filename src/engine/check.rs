@@ -183,6 +183,11 @@ pub fn ban(w: &mut Worker, text: &[u8], seconds: f64, out: &mut Answer) {
         Ok(until) => until,
         Err(e) => return out.fault(&format!("sluice: ban(): {e}, or nil for ever")),
     };
+    if entry::is_everything(&subject) {
+        w.shared.warn(format!(
+            "sluice: ban(): {subject} is every address of its family"
+        ));
+    }
     if w.setup.config.store.url.is_none() {
         if let Err(e) = w.region.ban(&subject, until_unix.unwrap_or(u64::MAX)) {
             out.fault(&format!("sluice: ban(): {e}"));
