@@ -434,7 +434,9 @@ many(3, function() return GET("/ip", "198.51.100.2") end)
 many(3, function() return GET("/ip", nil, { Cookie = "sid=a" }) end)
 many(5, function() return GET("/skip") end)
 many(3, function() return GET("/skip", nil, { Cookie = "sid=a" }) end)
-show(GET("/deny"), "retry-after")
+local refused = GET("/deny")
+show(refused, "retry-after")
+say(refused.body)
 show(GET("/deny", nil, { Cookie = "sid=" }), "retry-after")
 many(3, function() return GET("/deny", nil, { Cookie = "sid=a" }) end)
 --- response_body
@@ -444,6 +446,7 @@ many(3, function() return GET("/deny", nil, { Cookie = "sid=a" }) end)
 5 x 200 pass
 2 x 200 pass, 1 x 429 limited
 401 limited denying none
+{"type":"about:blank","title":"Unauthorized","status":401}
 401 limited denying none
 2 x 200 pass, 1 x 401 limited
 --- no_error_log

@@ -215,11 +215,19 @@ pub const PROBLEM_TYPE: &str = "application/problem+json";
 pub fn problem(refusal: Refusal, status: u16, out: &mut Vec<u8>) {
     let (kind, title) = match refusal {
         // Both are as registered by the draft.
-        Refusal::Limited { .. } => (
+        Refusal::Limited {
+            retry_after_s: Some(_),
+        } => (
             "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "Request cannot be satisfied as assigned quota has been exceeded",
         ),
-        Refusal::Blocked | Refusal::Error | Refusal::Shed { .. } => ("about:blank", phrase(status)),
+        // Without a wait there was no quota: the request lacks what names its bucket.
+        Refusal::Limited {
+            retry_after_s: None,
+        }
+        | Refusal::Blocked
+        | Refusal::Error
+        | Refusal::Shed { .. } => ("about:blank", phrase(status)),
     };
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(kind.as_bytes());
@@ -240,9 +248,44 @@ pub fn problem(refusal: Refusal, status: u16, out: &mut Vec<u8>) {
 /// With the type `about:blank` the title is the status's phrase.
 fn phrase(status: u16) -> &'static str {
     match status {
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
         403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        407 => "Proxy Authentication Required",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        422 => "Unprocessable Content",
+        423 => "Locked",
+        424 => "Failed Dependency",
+        425 => "Too Early",
+        426 => "Upgrade Required",
+        428 => "Precondition Required",
         429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        451 => "Unavailable For Legal Reasons",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
         503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        506 => "Variant Also Negotiates",
+        507 => "Insufficient Storage",
+        508 => "Loop Detected",
+        511 => "Network Authentication Required",
         500.. => "Server Error",
         _ => "Client Error",
     }
@@ -442,12 +485,8 @@ mod tests {
                 Refusal::Limited {
                     retry_after_s: None,
                 },
-                403,
-                serde_json::json!({
-                    "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-                    "title": "Request cannot be satisfied as assigned quota has been exceeded",
-                    "status": 403,
-                }),
+                401,
+                serde_json::json!({"type": "about:blank", "title": "Unauthorized", "status": 401}),
             ),
             (
                 Refusal::Blocked,
