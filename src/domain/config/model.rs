@@ -57,6 +57,8 @@ pub struct Store {
     pub username: Option<String>,
     /// Already resolved from `password_env` or `password_file`.
     pub password: Option<Secret>,
+    /// It stood in the configuration itself.
+    pub password_in_url: bool,
     pub tls: Option<Tls>,
     pub prefix: String,
     pub timeout: Duration,

@@ -24,6 +24,7 @@ impl Default for Store {
             url: None,
             username: None,
             password: None,
+            password_in_url: false,
             tls: None,
             prefix: DEFAULT_PREFIX.to_string(),
             timeout: DEFAULT_TIMEOUT,
@@ -75,6 +76,7 @@ pub(super) fn read(node: Option<Node<'_>>, outside: &dyn Outside) -> Store {
         store.url = Some(DEFAULT_URL.to_string());
     }
     store.username = username.or(url_username);
+    store.password_in_url = url_password.is_some();
     store.password = password.or(url_password.map(Secret));
     store.tls = object
         .get("tls")

@@ -40,6 +40,14 @@ pub(super) fn of_sections(config: &Config) -> Vec<FieldError> {
             }
         }
     }
+    if config.store.password_in_url {
+        warn(
+            "store.url".to_string(),
+            "has a password in clear, for whoever may read this; name a variable in password_env \
+             or a file in password_file"
+                .to_string(),
+        );
+    }
     if config.store.tls.as_ref().is_some_and(|tls| !tls.verify) {
         warn(
             "store.tls.verify".to_string(),

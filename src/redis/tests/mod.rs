@@ -29,6 +29,7 @@ fn store(url: &str) -> Store {
         url: Some(url.to_owned()),
         username: None,
         password: None,
+        password_in_url: false,
         tls: None,
         prefix: "sluice".to_owned(),
         // A request's budget with room for two busy cores.

@@ -22,6 +22,15 @@ fn what_is_worth_a_word() {
             ],
         ),
         (tls, vec!["store.tls.verify: is false"]),
+        (
+            json!({"store": {"url": "redis://sluice:secret@a"}}),
+            vec!["store.url: has a password in clear, for whoever may read this; name"],
+        ),
+        (json!({"store": {"url": "redis://sluice@a"}}), vec![]),
+        (
+            json!({"store": {"url": "redis://a", "password_env": "REDIS_PASSWORD"}}),
+            vec![],
+        ),
     ];
     for (value, expected) in rows {
         let found = lines(&good(value).warnings);
