@@ -245,7 +245,7 @@ local cases = {
       "priority.rules[0].level" },
     { { priority = { rules = { { level = 1 } } } }, "priority.rules[0].name" },
     { { priority = { events = { { name = "e", ["for"] = "2d" } } } },
-      "priority.events[0].for", "86400s" },
+      "priority.events[0].for", "24h" },
     { { priority = { suspicion = { rate = 5 } } }, "priority.suspicion.rate",
       "20/s" },
     { { priority = { suspicion = {} } }, "priority.suspicion", "rate" },

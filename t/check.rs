@@ -92,6 +92,78 @@ fn all_errors_are_found_a_line_each() {
 }
 
 #[test]
+fn what_would_be_right_is_said() {
+    let files = Files::new();
+    let folder = format!("[shm]\npath = \"{}/none/sluice\"\n", files.path().display());
+    let password = "[store]\nurl = \"redis://u:secret@127.0.0.1\"\n";
+    let rows = [
+        (folder, 1, "shm.path: "),
+        (
+            "[pools]\nname = \"a\"\nlimit = 1\n".into(),
+            1,
+            "pools: must be a list of tables ([[pools]] in TOML), not a table of fields",
+        ),
+        (
+            "[rules]\nname = \"a\"\n".into(),
+            1,
+            "rules: must be a list of tables ([[rules]] in TOML)",
+        ),
+        (
+            "[priority.rules]\nname = \"a\"\n".into(),
+            1,
+            "priority.rules: must be a list of tables ([[priority.rules]] in TOML)",
+        ),
+        (
+            "[[rule]]\nname = \"a\"\n".into(),
+            1,
+            "rule: is not a known field; did you mean \"rules\"?",
+        ),
+        (
+            "[foo]\n".into(),
+            1,
+            "foo: is not a known field; the fields here are store, shm, client, lists, response, \
+             rules, pools, priority",
+        ),
+        (
+            "[store]\nsync = \"25h\"\n".into(),
+            1,
+            "store.sync: must be from 50ms to 1h, not \"25h\"",
+        ),
+        (
+            "[shm]\nsize = \"1KiB\"\n".into(),
+            1,
+            "shm.size: must be from 1MiB to 64GiB, not \"1KiB\"",
+        ),
+        (
+            "[store]\nsync = \"1s\"\nsync = \"2s\"\n".into(),
+            1,
+            "line 3, column 1: is not TOML: duplicate key: it is there twice; leave out one",
+        ),
+        (
+            password.into(),
+            0,
+            "warning: store.url: has a password in clear, for whoever may read this; name",
+        ),
+    ];
+    for (text, code, start) in rows {
+        let (found, lines) = check(&files.write("a.toml", &text));
+        assert_eq!(found, code, "{text}: {lines:?}");
+        assert_lines(&lines, &[start]);
+    }
+    let key = "[[rules]]\nname = \"a\"\nrate = \"5/m\"\ncapacity = 5\n\
+               key = [\"ip\", \"cookie:a b\", \"header:\", \"ip\"]\n";
+    let (_, lines) = check(&files.write("a.toml", key));
+    assert_lines(
+        &lines,
+        &[
+            "rules[0].key[1]: \"a b\" is not the name of a cookie; write one such as \"cookie:session\"",
+            "rules[0].key[2]: \"\" is not the name of a header; write one such as \"header:X-Api-Key\"",
+            "rules[0].key[3]: is there twice; leave out one",
+        ],
+    );
+}
+
+#[test]
 fn unreadable_files() {
     let files = Files::new();
     let rows: [(PathBuf, &str); 6] = [

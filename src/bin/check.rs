@@ -34,6 +34,7 @@ pub fn run(file: &Path) -> Outcome {
             for warning in &config.warnings {
                 report.warning(&warning.field, &warning.problem);
             }
+            check_folder(&config, &mut report);
             check_lists(&config, &mut report);
             let pages = degrade::check(&config.pools);
             for error in pages.iter().chain(&room::check(&config)) {
@@ -50,6 +51,18 @@ pub fn run(file: &Path) -> Outcome {
         Outcome::Good
     } else {
         Outcome::Bad
+    }
+}
+
+/// A start needs the folder. Whether workers may write in it depends on who they are.
+fn check_folder(config: &Config, report: &mut Report<'_>) {
+    let path = &config.shm.path;
+    if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
+        let problem = format!(
+            "{} is not a folder; make it, or name a file in one, such as /dev/shm/sluice",
+            folder.display()
+        );
+        report.error("shm.path", &problem);
     }
 }
 

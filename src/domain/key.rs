@@ -49,7 +49,15 @@ impl KeyPart {
             Some(("header", name)) if is_token(name) => KeyPart::Header(name.to_ascii_lowercase()),
             Some(("arg", name)) if is_argument(name) => KeyPart::Arg(name.to_string()),
             Some((kind @ ("cookie" | "header" | "arg"), name)) => {
-                return Err(format!("{} is not the name of a {kind}", quoted(name)));
+                let (what, such) = match kind {
+                    "arg" => ("an argument", "arg:page"),
+                    "cookie" => ("a cookie", "cookie:session"),
+                    _ => ("a header", "header:X-Api-Key"),
+                };
+                return Err(format!(
+                    "{} is not the name of {what}; write one such as \"{such}\"",
+                    quoted(name)
+                ));
             }
             Some(_) => return Err(unknown(text)),
         };

@@ -120,7 +120,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             self.0.borrow_mut().push(shown(&name));
             let value = access.next_value_seed(Seed(self.0))?;
             if map.contains_key(&name) {
-                return Err(A::Error::custom("is there twice"));
+                return Err(A::Error::custom("is there twice; leave out one"));
             }
             self.0.borrow_mut().pop();
             map.insert(name, value);
@@ -137,7 +137,10 @@ pub(super) fn from_toml(text: &str) -> Result<Value, Vec<FieldError>> {
         let before = &text.as_bytes()[..at];
         let line = memchr::memchr_iter(b'\n', before).count() + 1;
         let column = at - memchr::memrchr(b'\n', before).map_or(0, |newline| newline + 1) + 1;
-        let reason = error.message().lines().collect::<Vec<_>>().join("; ");
+        let mut reason = error.message().lines().collect::<Vec<_>>().join("; ");
+        if reason.starts_with("duplicate key") {
+            reason.push_str(": it is there twice; leave out one");
+        }
         vec![FieldError {
             field: format!("line {line}, column {column}"),
             problem: format!("is not TOML: {reason}"),
@@ -218,12 +221,12 @@ mod tests {
             (
                 br#"{"rate": 1, "rate": 2}"#,
                 "r.rate",
-                "is there twice (line 1",
+                "is there twice; leave out one (line 1",
             ),
             (
                 br#"{"a": {"b": 1, "b": 1}}"#,
                 "r.a.b",
-                "is there twice (line 1",
+                "is there twice; leave out one (line 1",
             ),
             (
                 b"{\"rate\": \"\xff\"}",

@@ -39,7 +39,7 @@ pub(super) struct Frame {
 
 pub(super) fn read(node: Option<Node<'_>>, frame: Frame) -> Vec<PoolConfig> {
     let Some(node) = node else { return Vec::new() };
-    let items = node.list().unwrap_or_default();
+    let items = node.tables().unwrap_or_default();
     if items.len() > MAX_POOLS {
         node.error(format!(
             "has {} pools; there may be at most {MAX_POOLS}",

@@ -64,7 +64,7 @@ pub(super) fn read(node: Option<Node<'_>>) -> Priority {
         priority.forward = forward;
     }
     if let Some(node) = object.get("rules")
-        && let Some(items) = node.list()
+        && let Some(items) = node.tables()
     {
         if items.len() > MAX_PRIORITY_RULES {
             node.error(format!(
@@ -86,7 +86,7 @@ pub(super) fn read(node: Option<Node<'_>>) -> Priority {
 }
 
 fn read_events(node: &Node<'_>) -> Vec<EventRule> {
-    let items = node.list().unwrap_or_default();
+    let items = node.tables().unwrap_or_default();
     if items.len() > MAX_EVENTS {
         node.error(format!(
             "has {} events; there may be at most {MAX_EVENTS}",

@@ -110,7 +110,10 @@ impl<'a> Node<'a> {
         let duration = self.parsed("a duration such as \"20ms\"", parse_duration)?;
         if !(least..=most).contains(&duration) {
             self.error(format!(
-                "must be from {least:?} to {most:?}, not {duration:?}"
+                "must be from {} to {}, not {}",
+                bound(least),
+                bound(most),
+                quoted(self.value.as_str().unwrap_or_default())
             ));
             return None;
         }
@@ -155,6 +158,16 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// A list of tables, which is written `[[…]]` in TOML.
+    pub fn tables(&self) -> Option<Vec<Node<'a>>> {
+        match self.value {
+            Value::Object(map) if !self.stands_for_empty(map.is_empty()) => {
+                self.wrong(&format!("a list of tables ([[{}]] in TOML)", self.path))
+            }
+            _ => self.list(),
+        }
+    }
+
     /// A list, or one element in its place.
     pub fn one_or_list(&self) -> Option<Vec<Node<'a>>> {
         match self.value {
@@ -190,6 +203,7 @@ impl<'a> Node<'a> {
             path: self.path.clone(),
             problems: self.problems,
             known,
+            later: RefCell::default(),
         })
     }
 
@@ -205,12 +219,17 @@ pub(in crate::domain) struct Object<'a> {
     pub path: String,
     problems: &'a Problems,
     known: RefCell<Vec<&'static str>>,
+    /// Refused already, as nobody can write them yet.
+    later: RefCell<Vec<&'static str>>,
 }
 
 impl<'a> Object<'a> {
     /// The field, if it is there.
     pub fn get(&self, name: &'static str) -> Option<Node<'a>> {
-        self.known.borrow_mut().push(name);
+        let mut known = self.known.borrow_mut();
+        if !known.contains(&name) {
+            known.push(name);
+        }
         let value = self.map.get(name)?;
         Some(Node {
             value,
@@ -235,8 +254,9 @@ impl<'a> Object<'a> {
     /// Fields that a later version will have.
     pub fn later(&self, names: &[&'static str]) {
         for name in names {
-            if let Some(node) = self.get(name) {
-                node.error(NOT_YET);
+            self.later.borrow_mut().push(name);
+            if self.map.contains_key(*name) {
+                self.error_at(name, NOT_YET);
             }
         }
     }
@@ -277,7 +297,7 @@ impl<'a> Object<'a> {
     pub fn refuse_others(&self) {
         let known = self.known.borrow();
         for name in self.map.keys() {
-            if known.contains(&name.as_str()) {
+            if known.contains(&name.as_str()) || self.later.borrow().contains(&name.as_str()) {
                 continue;
             }
             let advice = match closest(name, &known) {
@@ -291,6 +311,17 @@ impl<'a> Object<'a> {
 
 /// For fields of features that are not built yet.
 pub(super) const NOT_YET: &str = "is not in this version; leave it out";
+
+/// A bound as an operator would write it.
+fn bound(duration: Duration) -> String {
+    const HOUR_S: u64 = 3600;
+    let seconds = duration.as_secs();
+    if seconds >= HOUR_S && seconds.is_multiple_of(HOUR_S) {
+        format!("{}h", seconds / HOUR_S)
+    } else {
+        format!("{duration:?}")
+    }
+}
 
 fn join(path: &str, name: &str) -> String {
     if path.is_empty() {
@@ -427,7 +458,7 @@ mod tests {
     #[test]
     fn wrong_values_name_the_field_and_the_bound() {
         let value = json!({"n": 0, "m": "5", "o": 1.5, "p": null, "q": -1, "t": 3, "f": "yes",
-                           "c": "red", "l": "x", "b": {}});
+                           "c": "red", "l": "x", "b": {}, "s": 1, "u": 1});
         let found = errors(value, |object| {
             for name in ["n", "m", "o", "p", "q"] {
                 assert_eq!(object.get(name).unwrap().whole(1, 10), None);
@@ -440,8 +471,10 @@ mod tests {
                 .choice(&[("green", 1), ("blue", 2)]);
             object.get("l").unwrap().list();
             object.get("b").unwrap().list();
+            object.get("b").unwrap().tables();
             object.required("r", "a rate");
-            object.later(&["l"]);
+            object.later(&["l", "s"]);
+            object.later(&["absent"]);
         });
         let expected = [
             "a.n: must be a whole number from 1 to 10, not 0",
@@ -454,8 +487,11 @@ mod tests {
             "a.c: must be \"green\" or \"blue\", not the text \"red\"",
             "a.l: must be a list, not the text \"x\"",
             "a.b: must be a list, not a table of fields",
+            "a.b: must be a list of tables ([[a.b]] in TOML), not a table of fields",
             "a.r: is missing; it must be a rate",
             "a.l: is not in this version; leave it out",
+            "a.s: is not in this version; leave it out",
+            "a.u: is not a known field; the fields here are n, m, o, p, q, t, f, c, l, b, r",
         ];
         assert_eq!(found, expected);
     }

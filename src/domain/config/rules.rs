@@ -28,7 +28,7 @@ pub(super) fn check_name(name: &str) -> Result<String, String> {
 
 pub(super) fn read_rules(node: Option<Node<'_>>) -> Vec<Rule> {
     let Some(node) = node else { return Vec::new() };
-    let Some(items) = node.list() else {
+    let Some(items) = node.tables() else {
         return Vec::new();
     };
     if items.len() > MAX_RULES {
@@ -160,7 +160,7 @@ fn read_key(node: &Node<'_>) -> Vec<KeyPart> {
             continue;
         };
         if parts.contains(&part) {
-            item.error("is there twice");
+            item.error("is there twice; leave out one");
         }
         parts.push(part);
     }

@@ -49,9 +49,10 @@ pub(super) fn shm(node: Option<Node<'_>>) -> Shm {
             shm.size_bytes = bytes;
         } else {
             node.error(format!(
-                "must be from {}MiB to {}GiB, not {bytes} bytes",
+                "must be from {}MiB to {}GiB, not {}",
                 least >> 20,
-                most >> 30
+                most >> 30,
+                quoted(node.value.as_str().unwrap_or_default())
             ));
         }
     }
@@ -96,7 +97,10 @@ pub(super) fn client(node: Option<Node<'_>>) -> Client {
         if is_token(name) {
             client.header = name.to_ascii_lowercase();
         } else {
-            node.error(format!("{} is not the name of a header", quoted(name)));
+            node.error(format!(
+                "{} is not the name of a header; write one such as \"X-Forwarded-For\"",
+                quoted(name)
+            ));
         }
     }
     let prefix = |name, most| object.get(name).and_then(|node| node.whole(1, most));

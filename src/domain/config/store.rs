@@ -272,7 +272,10 @@ fn read_file(node: &Node<'_>, outside: &dyn Outside) -> Option<Vec<u8>> {
     let path = node.text_of_path()?;
     outside
         .file(path)
-        .map_err(|error| node.error(format!("{}: {error}", quoted(path))))
+        .map_err(|error| {
+            let path = quoted(path);
+            node.error(format!("{path}: {error}; name a file that can be read"));
+        })
         .ok()
 }
 

@@ -82,11 +82,11 @@ fn bad_fields_are_named_with_what_would_be_right() {
         ),
         (
             event(json!({"for": "0s"})),
-            "priority.events[0].for: must be from 1s to 86400s, not 0ns",
+            "priority.events[0].for: must be from 1s to 24h, not \"0s\"",
         ),
         (
             event(json!({"for": "2d"})),
-            "priority.events[0].for: must be from 1s to 86400s, not 172800s",
+            "priority.events[0].for: must be from 1s to 24h, not \"2d\"",
         ),
         (
             event(json!({"for": 10})),
@@ -139,11 +139,11 @@ fn bad_fields_are_named_with_what_would_be_right() {
         ),
         (
             suspicion(json!({"aborts": 0.1, "window": "9s"})),
-            "priority.suspicion.window: must be from 10s to 30s, not 9s",
+            "priority.suspicion.window: must be from 10s to 30s, not \"9s\"",
         ),
         (
             suspicion(json!({"aborts": 0.1, "window": "31s"})),
-            "priority.suspicion.window: must be from 10s to 30s, not 31s",
+            "priority.suspicion.window: must be from 10s to 30s, not \"31s\"",
         ),
         (
             suspicion(json!({"aborts": 0.1, "errors": 1})),
