@@ -121,8 +121,8 @@ fn what_would_be_right_is_said() {
         (
             "[foo]\n".into(),
             1,
-            "foo: is not a known field; the fields here are store, shm, client, lists, response, \
-             rules, pools, priority",
+            "foo: is not a known field; the fields here are store, priority, shm, client, lists, \
+             response, rules, pools",
         ),
         (
             "[store]\nsync = \"25h\"\n".into(),

@@ -60,6 +60,7 @@ fn finished(w: &mut Worker) -> HashSet<u32> {
 
 const PROCEED: i32 = Action::Proceed as i32;
 const WAIT: i32 = Action::Wait as i32;
+const READ: i32 = Action::Read as i32;
 const REFUSE: i32 = Action::Refuse as i32;
 
 #[test]
@@ -88,6 +89,84 @@ fn who_waits_goes_on_when_the_slot_is_free() {
     );
     end(&mut w, &mut b);
     assert_eq!(view(&w).in_flight, 0);
+}
+
+/// A slot is for the time with the backend: who sends a body has none until it is there.
+#[test]
+fn a_body_is_read_before_the_slot_is_asked_for() {
+    let mut w = worker(ONE);
+    let post = |id, header| {
+        let mut x = get(id);
+        x.headers = vec![header];
+        x
+    };
+    let mut slow: Vec<Fake> = [
+        ("content-length", "1"),
+        ("content-length", "100000"),
+        ("transfer-encoding", "chunked"),
+    ]
+    .into_iter()
+    .enumerate()
+    .map(|(id, header)| post(id + 1, header))
+    .collect();
+    for x in &mut slow {
+        assert_eq!(ask(&mut w, x, &Options::default()), READ);
+        assert_eq!(x.var("sluice_verdict"), "-");
+    }
+    assert_eq!(view(&w).in_flight, 0);
+    let mut empty = post(9, ("content-length", "0"));
+    assert_eq!(ask(&mut w, &mut empty, &Options::default()), PROCEED);
+
+    // They are there: one waits, one is too many.
+    let read = |w: &mut Worker, x: &mut Fake| {
+        let (ticket, mut out) = (x.tickets[0], blank());
+        decide::resume(w, x, ticket, true, &mut out);
+        out.action
+    };
+    assert_eq!(read(&mut w, &mut slow[0]), WAIT);
+    assert_eq!(read(&mut w, &mut slow[1]), REFUSE);
+    // Nobody sends a body for nothing.
+    let mut late = post(8, ("content-length", "1"));
+    assert_eq!(ask(&mut w, &mut late, &Options::default()), REFUSE);
+    end(&mut w, &mut empty);
+    assert_eq!(finished(&mut w).len(), 1);
+    // Of the time that the client took nothing is said.
+    let (ticket, mut out) = (slow[0].tickets[0], blank());
+    decide::resume(&mut w, &mut slow[0], ticket, false, &mut out);
+    assert_eq!(out.action, PROCEED);
+    // One left in the middle of its body.
+    end(&mut w, &mut slow[2]);
+    end(&mut w, &mut slow[0]);
+    assert_eq!(view(&w).in_flight, 0);
+    assert_eq!(view(&w).waiting.iter().sum::<u32>(), 0);
+
+    let mut w = worker(&format!("{ONE}request_buffering = false\n"));
+    let mut x = post(1, ("content-length", "100000"));
+    assert_eq!(ask(&mut w, &mut x, &Options::default()), PROCEED);
+}
+
+/// nginx has the whole answer; its client may read it for as long as it likes.
+#[test]
+fn the_end_of_the_answer_gives_the_slot_back() {
+    let mut w = worker(ONE);
+    let mut x = get(1);
+    assert_eq!(ask(&mut w, &mut x, &Options::default()), PROCEED);
+    // Another request's is not its own.
+    pools::answered(&mut w, &mut get(2));
+    assert_eq!(view(&w).in_flight, 1);
+    pools::answered(&mut w, &mut x);
+    assert_eq!(view(&w).in_flight, 0);
+    let mut next = get(3);
+    assert_eq!(ask(&mut w, &mut next, &Options::default()), PROCEED);
+    // Its own end gives nothing back once more.
+    end(&mut w, &mut x);
+    pools::log(&mut w, &mut x);
+    assert_eq!(view(&w).in_flight, 1);
+    // Who waits has none to give.
+    let mut waits = get(4);
+    assert_eq!(ask(&mut w, &mut waits, &Options::default()), WAIT);
+    pools::answered(&mut w, &mut waits);
+    assert_eq!(view(&w).waiting.iter().sum::<u32>(), 1);
 }
 
 #[test]
@@ -144,7 +223,8 @@ fn who_leaves_while_waiting_leaves_no_trace() {
 #[test]
 fn a_grant_for_somebody_who_left_unseen_is_given_back() {
     // Of such there may wait a quarter of what may wait.
-    let mut w = worker(&ONE.replace("capacity = 1", "capacity = 4"));
+    let toml = ONE.replace("capacity = 1", "capacity = 4");
+    let mut w = worker(&format!("{toml}request_buffering = false\n"));
     let (mut a, mut b) = (get(1), get(2));
     b.headers = vec![("content-length", "100000")];
     ask(&mut w, &mut a, &Options::default());
