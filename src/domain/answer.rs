@@ -286,7 +286,7 @@ fn phrase(status: u16) -> &'static str {
         507 => "Insufficient Storage",
         508 => "Loop Detected",
         511 => "Network Authentication Required",
-        500.. => "Server Error",
+        _ if status >= 500 => "Server Error",
         _ => "Client Error",
     }
 }
