@@ -104,7 +104,7 @@ fn worker(rules: usize, lists: &str) -> Worker {
         generation,
         files,
         lists,
-        list_warnings: Vec::new(),
+        shm_warning: None,
         pages: Pages::default(),
     });
     let force = sync::in_force(&setup, &Published::default(), None);
