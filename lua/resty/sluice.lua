@@ -537,7 +537,8 @@ function _M.ban(subject, seconds)
         return nil, "sluice: ban(): seconds must be a number or nil, not a "
                     .. type(seconds)
     end
-    if seconds ~= nil and not (seconds > 0) then
+    -- Neither is NaN.
+    if seconds ~= nil and (seconds <= 0 or seconds ~= seconds) then
         return nil, "sluice: ban(): seconds must be above 0 and at most ten "
                     .. "years, or nil for ever, not " .. seconds
     end
