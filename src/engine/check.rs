@@ -120,13 +120,15 @@ pub fn check_resume(w: &mut Worker, ticket: TicketId, timed_out: bool, out: &mut
 }
 
 fn tell(
-    w: &Worker,
+    w: &mut Worker,
     rules: &super::rules::RuleSet,
     items: &[Item],
     ruling: Ruling,
     out: &mut Answer,
 ) {
-    decide::count(w, rules, items, None);
+    // Nobody's request.
+    w.scratch.client.clear();
+    decide::count(w, rules, items);
     let item = &items[0];
     let shadow = item.shadow;
     match (ruling, item.said) {

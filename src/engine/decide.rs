@@ -471,38 +471,42 @@ fn after_rules<'r, X: Exchange<'r>>(
     now: Nanos,
     out: &mut Answer,
 ) {
-    count(w, &d.rules, &d.items, Some(&w.scratch.client));
+    count(w, &d.rules, &d.items);
     match d.ruling {
-        Ruling::Admitted | Ruling::FailedOpen => with_body(w, x, d, now, out),
+        Ruling::Admitted | Ruling::FailedOpen => {}
         // Nothing that is enforced refuses.
-        Ruling::Limited if reported(&d.rules, &d.items).is_none() => with_body(w, x, d, now, out),
+        Ruling::Limited if reported(&d.rules, &d.items).is_none() => {}
         Ruling::Limited => {
             limited(w, x, &d, out);
             w.scratch.items = std::mem::take(&mut d.items);
+            return;
         }
         Ruling::FailedShut => {
             close(w, x, &d, Verdict::Error, "-", false);
             let response = w.setup.config.response;
             answer::refuse(x, response, Refusal::Error, 503, out, &mut w.scratch.text);
+            return;
         }
+    }
+    if d.pool().is_some_and(|pool| pool.request_buffering) && pools::has_body(x) {
+        read_body(w, x, d, now, out);
+    } else {
+        enter(w, x, d, now, out);
     }
 }
 
 /// A slot is for the time with the backend, and nginx goes there when it has the whole body: a
 /// client that sends it slowly, or never, must not hold one meanwhile.
-fn with_body<'r, X: Exchange<'r>>(
+fn read_body<'r, X: Exchange<'r>>(
     w: &mut Worker,
     x: &mut X,
     d: Decision,
     now: Nanos,
     out: &mut Answer,
 ) {
-    let Some(pool) = d.pool().filter(|pool| pool.request_buffering) else {
+    let Some(pool) = d.pool() else {
         return enter(w, x, d, now, out);
     };
-    if !pools::has_body(x) {
-        return enter(w, x, d, now, out);
-    }
     // Nobody sends a body for nothing.
     let a = pools::arrival(w, x, d.ticket, &d.scored, pool, &d.rules, now);
     if let Some(reason) = pools::would_shed(w, pool, &a) {
@@ -661,14 +665,14 @@ fn too_late<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X, d: Decision, out: &m
 
 /// What each rule said, for the metrics; of shadow rules that would refuse, for the log too.
 /// `client`: who asks, as text.
-pub fn count(w: &Worker, rules: &RuleSet, items: &[Item], client: Option<&[u8]>) {
+pub fn count(w: &Worker, rules: &RuleSet, items: &[Item]) {
     let line = w.region.my();
     for i in items {
         let verdict = match i.said {
             None => continue,
             Some(Said::Admitted { .. }) => RuleVerdict::Pass,
             Some(_) if i.shadow => {
-                say_shadow(w, &rules.rules[i.rule], client);
+                say_shadow(w, &rules.rules[i.rule]);
                 RuleVerdict::Shadow
             }
             Some(_) => RuleVerdict::Limited,
@@ -679,13 +683,15 @@ pub fn count(w: &Worker, rules: &RuleSet, items: &[Item], client: Option<&[u8]>)
 
 /// Not in the answer: several rules of a request may have something to say.
 #[cold]
-fn say_shadow(w: &Worker, rule: &Compiled, client: Option<&[u8]>) {
+fn say_shadow(w: &Worker, rule: &Compiled) {
     let Some(n) = w.region.refusal_log(rule.id, w.region.now()) else {
         return;
     };
-    let example = match client {
-        Some(client) => format!("client {}, for example", client.escape_ascii()),
-        None => "check() asked, for example".into(),
+    let client = &w.scratch.client;
+    let example = if client.is_empty() {
+        "check() asked, for example".into()
+    } else {
+        format!("client {}, for example", client.escape_ascii())
     };
     w.shared.error(format!(
         "sluice: rule \"{}\" is in shadow mode and would have refused {n} request(s) since the last \

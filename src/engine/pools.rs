@@ -67,6 +67,12 @@ pub fn any() -> bool {
     ANY.load(Ordering::Relaxed)
 }
 
+/// May there be pools under the setup in force? They come from the file, or from Redis at any time.
+pub fn possible() -> bool {
+    let config = super::setup::current().map(|setup| setup.config.clone());
+    config.is_some_and(|c| !c.pools.is_empty() || c.store.url.is_some())
+}
+
 /// One event of a pool, and whoever it concerns told. `None`: its lock is held by somebody who
 /// does not run.
 pub fn touch<T>(

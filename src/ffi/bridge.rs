@@ -1,7 +1,7 @@
 //! Waking nginx: finished tickets, lines for its log, the worker's end.
 use super::abi::{NOT_STARTED, OK, guard, write};
 use super::nginx;
-use crate::engine::worker;
+use crate::engine::{pools, worker};
 use std::os::unix::ffi::OsStrExt;
 
 /// Switches between nginx's own functions (1) and values that Lua reads (0).
@@ -18,12 +18,16 @@ pub extern "C" fn sluice_direct(on: i32) -> i32 {
 }
 
 /// Has nginx say when a backend has done its part. Once for each configuration, in
-/// `init_worker_by_lua`. OK, or -1 where this nginx does not show where its filters begin: then a slot
-/// is given back at the request's end.
+/// `init_worker_by_lua`. OK, or -1 where this nginx does not show where its filters begin: then a
+/// slot is given back at the request's end.
 #[unsafe(no_mangle)]
 pub extern "C" fn sluice_filter() -> i32 {
-    // SAFETY: nginx's own variable; that this is its thread, and once, is what Lua promises.
     guard(|| {
+        // What is not there costs nothing.
+        if !pools::possible() {
+            return OK;
+        }
+        // SAFETY: nginx's own variable; that this is its thread, and once, is what Lua promises.
         if unsafe { super::filter::install(nginx::top_body_filter()) } {
             OK
         } else {
