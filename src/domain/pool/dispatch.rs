@@ -216,7 +216,9 @@ impl Pool<'_> {
             return;
         }
         let held = seconds(now.saturating_sub(entry.at));
-        self.state.spread.held(held);
+        if self.state.waiting > 0 {
+            self.state.spread.held(held);
+        }
         self.state.slot_s.add(held);
         if entry.level == 0 {
             self.state.core_slot_s.add(held);

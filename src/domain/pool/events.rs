@@ -53,7 +53,9 @@ impl Pool<'_> {
     pub fn arrive(&mut self, a: &Arrival, now: Nanos, wakes: &mut Wakes) -> Entered {
         let now = self.clock(now);
         self.advance(now, wakes);
-        self.state.spread.arrived(now);
+        if self.state.waiting > 0 {
+            self.state.spread.arrived(now);
+        }
         let level = self.arrival_level(a.level);
         if a.exempt {
             // Where there is no place to note it in, it goes uncounted.

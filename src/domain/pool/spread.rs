@@ -41,7 +41,8 @@ pub(super) struct Spread {
     held_square: f64,
     /// When the last one did; 0: nobody waited then.
     freed_at: u64,
-    /// Mean between two arrivals, ns: what is kept back goes on at the next event.
+    /// Mean between two arrivals while somebody waits, ns: what is kept back goes on at the
+    /// next event.
     arrival_gap: f64,
     arrived_at: u64,
     /// Before, the levels below 0 get nothing.
@@ -79,7 +80,7 @@ impl Spread {
     /// One of `limit` slots is free.
     pub(super) fn freed(&mut self, waited_for: bool, limit: u32, now: u64) {
         if !waited_for {
-            self.freed_at = 0;
+            (self.freed_at, self.arrived_at) = (0, 0);
             return;
         }
         if self.freed_at != 0 {
