@@ -341,14 +341,14 @@ fn logged(
 #[test]
 fn whose_client_left_keeps_the_slot_while_the_backend_works_on() {
     let mut w = worker(ONE);
-    // The log phase has been seen, and what the route usually takes.
-    for id in 1..40 {
-        let mut x = get(id);
-        ask(&mut w, &mut x, &Options::default());
-        logged(&mut w, &mut x, "200", ("200", "30.000"));
-        assert_eq!(view(&w).in_flight, 0);
-    }
+    // The log phase has been seen, and how long a slot is usually held: a second, so that the
+    // backend still works on what follows, however slow this machine is.
     let mut x = get(1);
+    ask(&mut w, &mut x, &Options::default());
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    logged(&mut w, &mut x, "200", ("200", "1.000"));
+    assert_eq!(view(&w).in_flight, 0);
+    let mut x = get(2);
     ask(&mut w, &mut x, &Options::default());
     logged(&mut w, &mut x, "499", ("-", "0.001"));
     assert_eq!((view(&w).in_flight, view(&w).ghosts), (1, 1));
