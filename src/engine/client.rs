@@ -9,13 +9,14 @@ fn address(text: &[u8]) -> Address {
 }
 
 /// The client's address; its text is left in `scratch.client` and set as `$sluice_client`.
-pub fn of_request<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) -> Address {
+pub fn of_request<'r, X: Exchange<'r>>(w: &mut Worker, x: &mut X) -> Address {
     let remote = x.var(Var::Remote).unwrap_or_default();
-    let peer = x.var(Var::Peer).unwrap_or(remote);
     let shown = &mut w.scratch.client;
     shown.clear();
     let from_remote = address(remote);
-    if w.trust.any() && peer == remote && w.trust.trusts(from_remote) {
+    // Where nginx has resolved the client already (realip), the header is not read again.
+    let peers_own = |x: &mut X| x.var(Var::Peer).is_none_or(|peer| peer == remote);
+    if w.trust.any() && w.trust.trusts(from_remote) && peers_own(x) {
         let chain = &mut w.scratch.chain;
         chain.clear();
         if x.header(&w.setup.config.client.header, chain) {
@@ -30,7 +31,6 @@ pub fn of_request<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) -> Address {
             }
         }
     }
-    // Where nginx has resolved the client already (realip), the header is not read again.
     shown.extend_from_slice(remote);
     x.set_var(Out::Client, Text::Request(remote));
     from_remote

@@ -196,15 +196,20 @@ impl Tickets {
 
     /// Gives the ticket back. `None`: it was given back before.
     pub fn close(&mut self, id: TicketId) -> Option<Closed> {
-        self.take_pending(id);
         let t = self.get(id)?;
         t.open = false;
         let (request, record) = (t.request, t.record);
         let holds = std::mem::take(&mut t.holds);
+        if t.pending.take().is_some() {
+            self.waiting -= 1;
+        }
         // A ticket of a request that nginx reused without telling us (no cleanup) may have lost
-        // its place to a later one.
-        if request != 0 && self.by_request.get(&request) == Some(&id.index) {
-            self.by_request.remove(&request);
+        // its place to a later one, which keeps it.
+        if request != 0
+            && let Some(index) = self.by_request.remove(&request)
+            && index != id.index
+        {
+            self.by_request.insert(request, index);
         }
         self.free.push(id.index);
         Some(Closed {

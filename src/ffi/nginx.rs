@@ -271,7 +271,22 @@ impl Request {
     }
 
     /// Writes a variable into the request itself, where that is proven to work.
+    #[inline]
     fn set_where_it_stands(&mut self, var: Out, value: &[u8]) -> bool {
+        let l = self.learnt();
+        if self.first.is_null() || !l.writes_proven(var) {
+            return self.learn_to_set(var, value);
+        }
+        // SAFETY: `first` is this living request's; the places were learnt in this worker, under
+        // this configuration (`started`, which also forgets what is proven); `value` is static or
+        // the request's own.
+        unsafe { l.write(self.first, var, value) };
+        true
+    }
+
+    /// The same with what comes before: where the request has its variables, and the proof.
+    #[inline(never)]
+    fn learn_to_set(&mut self, var: Out, value: &[u8]) -> bool {
         let Some(get) = get_variable() else {
             return false;
         };
@@ -294,8 +309,7 @@ impl Request {
         if self.first.is_null() {
             return false;
         }
-        // SAFETY: `first` is this living request's; the places were learnt in this worker, under
-        // this configuration (`started`); `value` is static or the request's own.
+        // SAFETY: as in `set_where_it_stands`.
         unsafe { l.write(self.first, var, value) };
         if l.writes_proven(var) {
             return true;
