@@ -195,8 +195,10 @@ impl Pool<'_> {
         let state = &mut *self.state;
         state.in_flight[level] = state.in_flight[level].saturating_add(1);
         state.taken = state.taken.saturating_add(1);
-        let limit = self.limit(now);
-        self.state.spread.taken(limit, now);
+        if state.spread.is_at_work() {
+            let limit = self.limit(now);
+            self.state.spread.taken(limit, now);
+        }
     }
 
     /// A slot is free.
@@ -205,8 +207,11 @@ impl Pool<'_> {
         let state = &mut *self.state;
         state.in_flight[level] = state.in_flight[level].saturating_sub(1);
         state.taken = state.taken.saturating_sub(1);
-        let (waited_for, limit) = (state.waiting > 0, self.limit(now));
-        self.state.spread.freed(waited_for, limit, now);
+        if state.waiting == 0 {
+            return state.spread.rest();
+        }
+        let limit = self.limit(now);
+        self.state.spread.freed(limit, now);
     }
 
     /// A slot was held from `at` on, and is free. What never waits tells nothing of how

@@ -77,12 +77,18 @@ impl Spread {
         learn(&mut self.held_square, s * s, NEWEST);
     }
 
-    /// One of `limit` slots is free.
-    pub(super) fn freed(&mut self, waited_for: bool, limit: u32, now: u64) {
-        if !waited_for {
-            (self.freed_at, self.arrived_at) = (0, 0);
-            return;
-        }
+    /// Nobody waits.
+    pub(super) fn rest(&mut self) {
+        (self.freed_at, self.arrived_at, self.next) = (0, 0, 0);
+    }
+
+    /// Somebody waits, or has only just.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.arrived_at != 0
+    }
+
+    /// One of `limit` slots is free, and somebody waits.
+    pub(super) fn freed(&mut self, limit: u32, now: u64) {
         if self.freed_at != 0 {
             let gap = now.saturating_sub(self.freed_at) as f64;
             let weight = (1.0 / (TURNS * f64::from(limit.max(1)))).clamp(0.0005, 0.05);

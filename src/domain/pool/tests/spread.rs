@@ -179,7 +179,7 @@ fn kept_us(
             }
         }
         spread.held(held_s(n));
-        spread.freed(true, slots, now);
+        spread.freed(slots, now);
     }
     now += late;
     spread.taken(slots, now);
@@ -216,7 +216,10 @@ fn a_pause_is_no_gap() {
             spread.arrived(now);
         }
         spread.held(0.02);
-        spread.freed(n % 16 != 15, 16, now);
+        match n % 16 {
+            15 => spread.rest(),
+            _ => spread.freed(16, now),
+        }
     }
     spread.taken(16, now);
     assert_eq!(spread.keeps_ns(now), 0);
