@@ -1,5 +1,6 @@
 //! Random events: nothing is lost, nothing counted twice, whatever happens.
 use super::*;
+use crate::domain::pool::spread::Spread;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -192,7 +193,9 @@ pub(super) fn run(heap: &mut Heap, known: &mut Known, event: &Event, at: u64) {
             pool.set_share(share, Nanos(at + ns), rest, now, &mut wakes)
         }
         Event::Rebuild => {
-            // An event first, since a rebuild is one and lets time pass too.
+            // An event first, since a rebuild is one and lets time pass too. It forgets what
+            // slots are kept back by, so a waiter may get one.
+            pool.state.spread = Spread::new();
             pool.tick(now, &mut wakes);
             let before = summary(heap, at);
             heap.pool().rebuild(now, &mut wakes);
