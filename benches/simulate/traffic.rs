@@ -114,7 +114,9 @@ impl Stream {
         Stream {
             class,
             level,
-            route: class as u8,
+            // A route is a priority rule, and so is a level: who floods asks for what others
+            // ask for.
+            route: level + 1,
             per_s,
             from_s: 0.0,
             until_s: f64::MAX,
