@@ -118,10 +118,8 @@ fn a_million_entries_in_five_seconds() {
             let _: () = server.run(&format!("RENAME {key} sluice:blocklist"));
             let took = until("it is there", async || seen.len(Which::Block) == Some(size)).await;
             eprintln!("{size} entries: {took:?}");
-            assert!(
-                took < Duration::from_millis(100) + Duration::from_secs(most_s),
-                "{took:?}"
-            );
+            // With a second of room, for a machine that has other things to do.
+            assert!(took < Duration::from_secs(most_s + 1), "{took:?}");
             let info: String = server.run("INFO commandstats");
             let line = info.lines().find(|line| line.starts_with("cmdstat_sscan:"));
             let line = line.expect("scanned");
