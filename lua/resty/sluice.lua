@@ -249,13 +249,34 @@ local function fill(opts)
 end
 
 
+-- LuaJIT compiles nothing that yields, and so neither act() nor access() where
+-- requests wait. Interpreted, a call of C and a look at what it answers are
+-- slow, so both stand in functions of their own, which are compiled.
+local function decide(r, given)
+    local rc
+    if direct then
+        rc = C.sluice_access(r, given, answer)
+    else
+        rc = nginx.access(given, answer)
+    end
+    return rc, answer.action, answer.message_len, answer.status
+end
+
+
+-- Also whether there is something to say().
 local function ask_access(timed_out, r, ticket, generation)
     if direct then
         C.sluice_resume(r, ticket, generation, timed_out, answer)
     else
         nginx.resume(r, ticket, generation, timed_out, answer)
     end
-    return answer.action, answer.seconds
+    return answer.action, answer.seconds, answer.message_len
+end
+
+
+-- What a wait is for, and for how long.
+local function awaited()
+    return answer.ticket, answer.generation, answer.seconds
 end
 
 
@@ -318,22 +339,22 @@ end
 
 
 -- Everything but the plain admission.
-local function act(action, r, decline)
-    if answer.message_len > 0 then
+local function act(action, message_len, r, decline)
+    if message_len > 0 then
         say()
     end
 
     while action == WAIT or action == READ do
         -- Read before anything that yields.
-        local ticket, generation = answer.ticket, answer.generation
+        local ticket, generation, seconds = awaited()
         if action == READ then
             read_body()
-            action = ask_access(1, r, ticket, generation)
+            action, seconds, message_len = ask_access(1, r, ticket, generation)
         else
-            action = wait(ticket, answer.seconds, WAIT, ask_access, r, ticket,
-                          generation)
+            action, message_len = wait(ticket, seconds, WAIT, ask_access, r,
+                                       ticket, generation)
         end
-        if answer.message_len > 0 then
+        if message_len > 0 then
             say()
         end
     end
@@ -378,25 +399,19 @@ function _M.access(opts)
         end
     end
 
-    local rc
-    if direct then
-        rc = C.sluice_access(r, given, answer)
-    else
-        rc = nginx.access(given, answer)
-    end
+    local rc, action, message_len, status = decide(r, given)
 
     if rc == WRONG_PHASE then
         return wrong_phase()
     end
 
-    local action = answer.action
-    if action == PROCEED and not decline and answer.message_len == 0
-       and answer.status ~= DECLINED
+    if action == PROCEED and not decline and message_len == 0
+       and status ~= DECLINED
     then
         return
     end
 
-    return act(action, r, decline or answer.status == DECLINED)
+    return act(action, message_len, r, decline or status == DECLINED)
 end
 
 

@@ -158,10 +158,8 @@ end
 -- settles the matter. While it answers `wait_action`, its second result says
 -- for how long from now: another wait may follow the first. A post may be
 -- meant for the last wait of a reused semaphore, so after every wait it is
--- asked by ticket and generation.
+-- asked by ticket and generation. Returns ask's first and third result.
 function _M.wait(ticket, seconds, wait_action, ask, a, b, c)
-    local deadline = now() + seconds
-
     if not connected and now() - last_try > RETRY_S and not exiting() then
         start_reader()
     end
@@ -173,34 +171,32 @@ function _M.wait(ticket, seconds, wait_action, ask, a, b, c)
         sem = new_semaphore(0)
     end
 
-    local action
-
     if sem then
         waiting[ticket] = sem
     end
 
+    local action, more
+
     while true do
-        local left = deadline - now()
         local timed_out = 0
         -- A wait is cut to whole milliseconds: one of less ends at once, the
         -- clock does not move, and this loop would never yield again.
-        if left < 0.001 then
+        if seconds < 0.001 then
             timed_out = 1
 
         elseif connected and sem then
-            sem:wait(left)
+            sem:wait(seconds)
 
         else
-            sleep(left < POLL_S and left or POLL_S)
+            sleep(seconds < POLL_S and seconds or POLL_S)
             update_time()
             collect()
         end
 
-        action, seconds = ask(timed_out, a, b, c)
+        action, seconds, more = ask(timed_out, a, b, c)
         if action ~= wait_action then
             break
         end
-        deadline = now() + seconds
     end
 
     if sem then
@@ -208,7 +204,7 @@ function _M.wait(ticket, seconds, wait_action, ask, a, b, c)
         pool[#pool + 1] = sem
     end
 
-    return action
+    return action, more
 end
 
 
