@@ -42,8 +42,8 @@ function _M.access(host, port)
         return ngx.exit(500)
     end
     red:set_keepalive(60000, 256)
-    if res[2] == 0 then
-        ngx.header["Retry-After"] = math.ceil(res[5] / 1000000)
+    if res[2] % 8 < 4 then
+        ngx.header["Retry-After"] = math.ceil(res[3] / 1000000)
         return ngx.exit(429)
     end
 end

@@ -344,12 +344,13 @@ local function act(action, message_len, r, decline)
         say()
     end
 
+    local _
     while action == WAIT or action == READ do
         -- Read before anything that yields.
         local ticket, generation, seconds = awaited()
         if action == READ then
             read_body()
-            action, seconds, message_len = ask_access(1, r, ticket, generation)
+            action, _, message_len = ask_access(1, r, ticket, generation)
         else
             action, message_len = wait(ticket, seconds, WAIT, ask_access, r,
                                        ticket, generation)

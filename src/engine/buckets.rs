@@ -13,7 +13,7 @@ use crate::domain::client::{Address, group};
 use crate::domain::config::{self, MissingKey};
 use crate::domain::key::{KeyBuf, KeyPart, is_blank, redis_key};
 use crate::domain::units::Nanos;
-use crate::redis::{BucketAsk, Reply};
+use crate::redis::{Asks, BucketAsk, Reply};
 use crate::shm::{KeyHash, Outcome, Region, RuleId};
 
 /// One rule that applies to the request, and what became of it.
@@ -197,7 +197,8 @@ pub fn item(index: usize, rule: &Compiled, cost: u32, keys: &Keys<'_>) -> Item {
             Item::new(index, Place::Local, hash, cost, rule.shadow)
         }
         Some(cluster) => {
-            let mut name = String::new();
+            // Most keys fit: a longer one grows.
+            let mut name = String::with_capacity(96);
             redis_key(&keys.config.store.prefix, rule.name, key, &mut name);
             let hash = keys.region.hash(cluster.share, key);
             Item::new(index, Place::Store(name), hash, cost, rule.shadow)
@@ -292,7 +293,7 @@ pub fn undo(region: &Region, items: &mut [Item], now: Nanos) {
 }
 
 /// The question for Redis. It takes the keys: nobody needs them afterwards.
-pub fn asks(rules: &RuleSet, items: &mut [Item]) -> Vec<BucketAsk> {
+pub fn asks(rules: &RuleSet, items: &mut [Item]) -> Asks {
     let ask = |i: &mut Item| {
         let Place::Store(key) = &mut i.place else {
             return None;

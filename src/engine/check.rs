@@ -83,7 +83,7 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
                 notice: None,
             };
             let ticket = wait(w, pending, timeout, out);
-            if let Err(e) = w.shared.decide(ticket, asks, began + timeout) {
+            if let Err(e) = w.shared.decide(ticket, asks, began) {
                 w.tickets.forget(ticket);
                 out.fault(&format!("sluice: check(): {e}"));
             }

@@ -262,7 +262,7 @@ fn ask_store(w: &mut Worker, mut d: Decision, out: &mut Answer) -> Option<Decisi
     let began = Instant::now();
     let timeout = w.setup.config.store.timeout;
     let asks = buckets::asks(&d.rules, &mut d.items);
-    if let Err(e) = w.shared.decide(d.ticket, asks, began + timeout) {
+    if let Err(e) = w.shared.decide(d.ticket, asks, began) {
         w.complain(&e);
         return Some(d);
     }

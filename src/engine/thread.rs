@@ -10,9 +10,10 @@ use crate::bridge::{Listener, Outbox, Waker};
 use crate::domain::config::Store;
 use crate::domain::pool::EntryId;
 use crate::engine::ticket::TicketId;
-use crate::redis::{Answered, BucketAsk, Client, Door, Health, Question, Reply, StoreError, Whom};
+use crate::redis::{Answered, Asks, Client, Door, Health, Question, Reply, StoreError, Whom};
 use crate::shm::{PoolId, Region};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,6 +40,8 @@ pub struct Done {
     pub ticket: TicketId,
     pub took: Duration,
     pub result: Result<Reply, StoreError>,
+    /// What was asked, to be freed by whom it was allocated.
+    pub asks: Asks,
 }
 
 /// How to reach the thread: decisions have a way of their own, which does not
@@ -112,14 +115,14 @@ impl Shared {
     pub fn decide(
         self: &Arc<Shared>,
         ticket: TicketId,
-        asks: Vec<BucketAsk>,
-        deadline: Instant,
+        asks: Asks,
+        asked: Instant,
     ) -> Result<(), String> {
         self.reach(|inlet| {
             inlet.decisions.ask(Question {
                 asks,
-                deadline,
-                asked: Instant::now(),
+                deadline: asked + self.store.timeout,
+                asked,
                 whom: Whom::Ticket(ticket.pack()),
             });
         })
@@ -189,6 +192,7 @@ impl Shared {
             ticket: TicketId::unpack(it.ticket),
             took: it.took,
             result: it.result,
+            asks: it.asks,
         }));
         self.under_way.fetch_sub(n, Ordering::AcqRel);
     }
@@ -241,11 +245,13 @@ fn restore_signals(before: libc::sigset_t) {
 }
 
 /// The answer to what asks no bucket.
-const NO_BUCKETS: Reply = Reply {
-    admitted: true,
-    buckets: Vec::new(),
-    now_us: 0,
-};
+fn no_buckets() -> Reply {
+    Reply {
+        admitted: true,
+        buckets: SmallVec::new(),
+        now_us: 0,
+    }
+}
 
 fn bind(shared: &Arc<Shared>) -> Option<Listener> {
     match Listener::bind(&shared.socket) {
@@ -380,6 +386,7 @@ async fn refuse(shared: Arc<Shared>, decisions: Arc<Door>) {
                     ticket: TicketId::unpack(ticket),
                     took: Duration::ZERO,
                     result: Err(no_store()),
+                    asks: question.asks,
                 });
             }
         }
@@ -403,7 +410,7 @@ fn carry_out(shared: &Arc<Shared>, client: Option<&Client>, job: Job) {
                     Some(client) => client.ban(&member, until_unix, deadline).await,
                     None => Err(no_store()),
                 }
-                .map(|()| NO_BUCKETS),
+                .map(|()| no_buckets()),
             ),
             Job::Unban {
                 ticket,
@@ -415,13 +422,14 @@ fn carry_out(shared: &Arc<Shared>, client: Option<&Client>, job: Job) {
                     Some(client) => client.unban(&member, deadline).await,
                     None => Err(no_store()),
                 }
-                .map(|_| NO_BUCKETS),
+                .map(|_| no_buckets()),
             ),
         };
         shared.finish(Done {
             ticket,
             took: began.elapsed(),
             result,
+            asks: Asks::new(),
         });
     });
 }

@@ -5,16 +5,17 @@
 -- One decision
 --   KEYS[i]           one string a bucket: "<spent> <time_us> <emission_us>"
 --   ARGV[5i-4 .. 5i]  emission_us capacity cost since_us shadow (0 or 1)
---   reply             now_us admitted, then for each bucket: fits (1) +
---                     damaged (2), whole tokens remaining, wait_us.
---                     All are integers below 2^53.
+--   reply             now_us, then for each bucket: fits (1) + damaged (2) +
+--                     the decision admits (4) + 8 * whole tokens remaining;
+--                     wait_us. All are integers below 2^53, and few: each
+--                     costs time on both sides.
 --
 -- Several, one after the other as if each had been a call of its own
 --   KEYS              the buckets' keys, each once
 --   ARGV              limits of five words, each once; then the plan
 --   plan              two bytes a bucket: limit, + 128 for the last bucket of
 --                     its decision; key. Both count from 1, up to 127.
---   reply             now_us, then admitted and the buckets of each decision
+--   reply             now_us, then the buckets of each decision
 --
 -- Nothing but the three commands is worth its time here, so: no number is read
 -- or printed that need not be, a single bucket makes no table of its own, and
@@ -90,8 +91,8 @@ local function look(spent, at, e, emission, capacity, cost, since)
 end
 
 
--- Spends if all admit: whether to write what, whole tokens remaining, wait_us.
-local function conclude(spent, at, changed, seen, fits, emission, capacity, cost)
+-- Spends if all admit: whether to write what, the bucket's two words.
+local function conclude(spent, at, changed, seen, fits, damaged, emission, capacity, cost)
     local write = changed and seen > 0
     local wait
     if fits then
@@ -108,7 +109,8 @@ local function conclude(spent, at, changed, seen, fits, emission, capacity, cost
         end
         wait = at + after - now
     end
-    return write, spent, at, floor(capacity - seen), wait
+    local word = (fits and 1 or 0) + damaged + 4 * admitted + 8 * floor(capacity - seen)
+    return write, spent, at, word, wait
 end
 
 
@@ -127,17 +129,17 @@ if n == 1 and #ARGV == 5 then
     local key, rate = KEYS[1], ARGV[1]
     local emission, capacity, cost = tonumber(rate), tonumber(ARGV[2]), tonumber(ARGV[3])
     local spent, at, e, damaged = read(key, rate, emission)
-    local changed, seen, fits, writes, remaining, wait
+    local changed, seen, fits, writes, word, wait
     spent, at, changed, seen, fits = look(spent, at, e, emission, capacity, cost, ARGV[4])
     if not fits and ARGV[5] == '0' then
         admitted = 0
     end
-    writes, spent, at, remaining, wait =
-        conclude(spent, at, changed, seen, fits, emission, capacity, cost)
+    writes, spent, at, word, wait =
+        conclude(spent, at, changed, seen, fits, damaged, emission, capacity, cost)
     if writes then
         write(key, spent, at, rate, emission, capacity)
     end
-    return { now, admitted, (fits and 1 or 0) + damaged, remaining, wait }
+    return { now, word, wait }
 end
 
 
@@ -172,9 +174,8 @@ end
 
 
 local function conclude_at(k, limit, spent, at, changed, seen, fits)
-    local writes, remaining, wait
-    local damaged = damages[k]
-    writes, spent, at, remaining, wait = conclude(spent, at, changed, seen, fits,
+    local writes, word, wait
+    writes, spent, at, word, wait = conclude(spent, at, changed, seen, fits, damages[k],
         limit.emission, limit.capacity, limit.cost)
     if writes then
         if not written[k] then
@@ -183,7 +184,7 @@ local function conclude_at(k, limit, spent, at, changed, seen, fits)
         held[k], since[k], emissions[k], damages[k] = spent, at, limit.emission, 0
         written[k] = limit
     end
-    return (fits and 1 or 0) + damaged, remaining, wait
+    return word, wait
 end
 
 
@@ -193,26 +194,19 @@ local reply, r = { now }, 1
 -- Decides over the buckets first to last, given by their keys and limits.
 local function decide(keys, wanted, first, last)
     admitted = 1
-    r = r + 1
-    local at = r
-    reply[at] = 1
     if first == last then
         local k, limit = keys[first], wanted[first]
-        reply[r + 1], reply[r + 2], reply[r + 3] = conclude_at(k, limit, look_at(k, limit))
-        r = r + 3
+        reply[r + 1], reply[r + 2] = conclude_at(k, limit, look_at(k, limit))
+        r = r + 2
     else
         local looks = {}
         for i = first, last do
             looks[i] = { look_at(keys[i], wanted[i]) }
         end
         for i = first, last do
-            reply[r + 1], reply[r + 2], reply[r + 3] =
-                conclude_at(keys[i], wanted[i], unpack(looks[i]))
-            r = r + 3
+            reply[r + 1], reply[r + 2] = conclude_at(keys[i], wanted[i], unpack(looks[i]))
+            r = r + 2
         end
-    end
-    if admitted == 0 then
-        reply[at] = 0
     end
 end
 

@@ -51,7 +51,7 @@ pub(super) struct Inner {
     pub(super) changed: Notify,
     /// Something for the keeper: the breaker opened.
     work: Rc<Notify>,
-    probe: Arguments,
+    probe: Cmd,
     /// The key of the bans.
     bans: String,
     timeout: Duration,
@@ -88,7 +88,7 @@ impl Client {
             link: RefCell::new(None),
             changed: Notify::new(),
             work: work.clone(),
-            probe: scripts::bucket_arguments(&[probe]),
+            probe: BUCKET.call(&scripts::bucket_arguments(&[probe])),
             bans: format!("{}:bans", store.prefix),
             timeout: store.timeout,
             start: Instant::now(),
@@ -110,7 +110,7 @@ impl Client {
     pub async fn decide(&self, asks: &[BucketAsk], deadline: Instant) -> Result<Reply, StoreError> {
         let (tell, mut told) = oneshot::channel();
         self.0.door.ask(Question {
-            asks: asks.to_vec(),
+            asks: asks.into(),
             deadline,
             asked: Instant::now(),
             whom: Whom::Caller(tell),
@@ -170,7 +170,8 @@ impl Client {
         arguments: &Arguments,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        let call = async |link: Rc<Link>| script.run(&mut link.mux(), arguments).await;
+        let command = script.call(arguments);
+        let call = async |link: Rc<Link>| script.run(&mut link.mux(), &command).await;
         self.ask(call, deadline).await
     }
 
@@ -280,7 +281,8 @@ impl Inner {
         let link = link
             .map_err(|_| connect_late())?
             .map_err(|error| definite(&error))?;
-        let run = async { BUCKET.run(&mut link.mux(), &Arguments::default()).await };
+        let nothing = BUCKET.nothing();
+        let run = async { BUCKET.run(&mut link.mux(), &nothing).await };
         timeout(CONNECT, run)
             .await
             .map_err(|_| connect_late())?

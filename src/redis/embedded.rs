@@ -4,7 +4,7 @@
 //! loads, which has no Lua of its own.
 use super::lease::{self, Keys, Share, Told};
 use super::scripts::Arguments;
-use mlua::{Function, Lua, MultiValue};
+use mlua::{Function, IntoLua, Lua, MultiValue};
 use redis::Value;
 
 /// Redis's time at the beginning, µs.
@@ -61,7 +61,7 @@ impl Store {
         self.now_us += us;
     }
 
-    fn run(&self, script: &Function, call: Arguments) -> Value {
+    fn run<K: IntoLua>(&self, script: &Function, call: Arguments<K>) -> Value {
         let globals = self.lua.globals();
         globals.set("now", self.now_us as f64).expect("set");
         globals.set("KEYS", call.keys).expect("set");

@@ -10,7 +10,7 @@
 //! `MOST_BUCKETS`; a decision over more goes alone.
 use super::client::{Inner, late};
 use super::errors::{Judgement, StoreError, judge};
-use super::scripts::{self, BUCKET, BucketAsk, MOST_BUCKETS, Reply};
+use super::scripts::{self, Asks, BUCKET, MOST_BUCKETS, Reply};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -22,7 +22,7 @@ use tokio::time::timeout_at;
 
 /// What is to be decided.
 pub struct Question {
-    pub asks: Vec<BucketAsk>,
+    pub asks: Asks,
     pub deadline: Instant,
     pub asked: Instant,
     pub whom: Whom,
@@ -52,6 +52,9 @@ pub struct Answered {
     pub ticket: u64,
     pub took: Duration,
     pub result: Result<Reply, StoreError>,
+    /// What was asked goes back to whom it belongs: what one thread allocates and another frees
+    /// costs both of them several times as much.
+    pub asks: Asks,
 }
 
 /// Takes what has been answered, all of a call at once.
@@ -156,11 +159,11 @@ impl Call<'_> {
                 return;
             }
             let asks: Vec<_> = self.questions.iter().map(|it| &*it.asks).collect();
-            let arguments = scripts::group_arguments(&asks);
+            let call = BUCKET.call(&scripts::group_arguments(&asks));
             let written = link.written();
             let _under_way = link.call();
             let mut mux = link.mux();
-            match self.patiently(BUCKET.run(&mut mux, &arguments)).await {
+            match self.patiently(BUCKET.run(&mut mux, &call)).await {
                 None => return,
                 Some(Ok(value)) => {
                     link.note_reply();
@@ -209,7 +212,7 @@ impl Call<'_> {
         for n in 0..self.questions.len() {
             if self.questions[n].waits() && self.questions[n].deadline <= now {
                 let error = self.inner.failed(&late());
-                self.tell(n, Err(error));
+                self.tell(n, Err(error), now);
             }
         }
         // Not with the last of the call: their time is over now.
@@ -218,33 +221,37 @@ impl Call<'_> {
 
     /// What went wrong went wrong for each.
     fn fail(&mut self, judgement: &Judgement) {
+        let now = Instant::now();
         for n in 0..self.questions.len() {
             if self.questions[n].waits() {
                 let error = self.inner.failed(judgement);
-                self.tell(n, Err(error));
+                self.tell(n, Err(error), now);
             }
         }
     }
 
     fn tell_all(&mut self, result: &Result<Reply, StoreError>) {
+        let now = Instant::now();
         for n in 0..self.questions.len() {
-            self.tell(n, result.clone());
+            self.tell(n, result.clone(), now);
         }
     }
 
     fn tell_each(&mut self, replies: Vec<Reply>) {
+        let now = Instant::now();
         for (n, reply) in replies.into_iter().enumerate() {
-            self.tell(n, Ok(reply));
+            self.tell(n, Ok(reply), now);
         }
     }
 
-    fn tell(&mut self, n: usize, result: Result<Reply, StoreError>) {
+    fn tell(&mut self, n: usize, result: Result<Reply, StoreError>, now: Instant) {
         let question = &mut self.questions[n];
         match std::mem::replace(&mut question.whom, Whom::Nobody) {
             Whom::Ticket(ticket) => self.answered.push(Answered {
                 ticket,
-                took: question.asked.elapsed(),
+                took: now.saturating_duration_since(question.asked),
                 result,
+                asks: std::mem::take(&mut question.asks),
             }),
             // Who asked may be gone.
             Whom::Caller(caller) => drop(caller.send(result)),

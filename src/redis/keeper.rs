@@ -3,7 +3,7 @@
 //! makes the breaker's attempts.
 use super::client::{CONNECT, Inner, SILENT};
 use super::connect::Link;
-use super::scripts::{Arguments, BUCKET};
+use super::scripts::BUCKET;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 use tokio::select;
@@ -46,7 +46,8 @@ async fn attend(link: &Link, work: &Notify) {
             if link.last_reply().elapsed() < IDLE {
                 return;
             }
-            let run = async { BUCKET.run(&mut link.mux(), &Arguments::default()).await };
+            let nothing = BUCKET.nothing();
+            let run = async { BUCKET.run(&mut link.mux(), &nothing).await };
             match timeout(CONNECT, run).await {
                 Ok(Ok(_)) => link.note_reply(),
                 // The next connection will tell what is wrong.

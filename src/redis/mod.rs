@@ -33,4 +33,4 @@ mod tests;
 
 pub use client::{Client, Health, StoreError};
 pub use group::{Answered, Door, Question, Whom};
-pub use scripts::{BucketAsk, BucketSays, Reply};
+pub use scripts::{Asks, BucketAsk, BucketSays, Reply};

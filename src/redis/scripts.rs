@@ -7,7 +7,8 @@
 pub use crate::domain::bucket::spent::Says as BucketSays;
 use crate::domain::bucket::spent::{self, Ask};
 use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, ToRedisArgs, Value};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -26,13 +27,16 @@ pub struct BucketAsk {
     pub shadow: bool,
 }
 
+/// The buckets of one decision; one is what most have.
+pub type Asks = SmallVec<[BucketAsk; 1]>;
+
 /// What Redis decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// All enforced buckets admit; only then has any been spent from.
     pub admitted: bool,
     /// In the order asked.
-    pub buckets: Vec<BucketSays>,
+    pub buckets: SmallVec<[BucketSays; 1]>,
     /// Redis's time of the decision.
     pub now_us: u64,
 }
@@ -51,20 +55,37 @@ impl Script {
         }
     }
 
-    /// Runs the script, whether or not the server knows it.
-    pub async fn run(
-        &self,
-        conn: &mut MultiplexedConnection,
-        arguments: &Arguments,
-    ) -> RedisResult<Value> {
-        let known = arguments.command("EVALSHA", &self.sha1);
+    /// The call of the script.
+    pub fn call<K: ToRedisArgs>(&self, arguments: &Arguments<K>) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command
+            .arg(&self.sha1)
+            .arg(arguments.keys.len())
+            .arg(&arguments.keys)
+            .arg(&arguments.values);
+        command
+    }
+
+    /// A call that gives it nothing to do.
+    pub fn nothing(&self) -> Cmd {
+        self.call(&Arguments::<String>::default())
+    }
+
+    /// Makes one of its calls, whether or not the server knows the script.
+    pub async fn run(&self, conn: &mut MultiplexedConnection, call: &Cmd) -> RedisResult<Value> {
         match conn
-            .send_packed_command(&known)
+            .send_packed_command(call)
             .await
             .and_then(Value::extract_error)
         {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                let whole = arguments.command("EVAL", self.code);
+                let mut whole = redis::cmd("EVAL");
+                whole.arg(self.code);
+                for argument in call.args_iter().skip(2) {
+                    if let Arg::Simple(bytes) = argument {
+                        whole.arg(bytes);
+                    }
+                }
                 conn.send_packed_command(&whole).await?.extract_error()
             }
             other => other,
@@ -76,21 +97,17 @@ impl Script {
 pub static BUCKET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("bucket.lua")));
 
 /// Keys and arguments of one call.
-#[derive(Default)]
-pub struct Arguments {
-    pub keys: Vec<String>,
+pub struct Arguments<K = String> {
+    pub keys: Vec<K>,
     pub values: Vec<Vec<u8>>,
 }
 
-impl Arguments {
-    fn command(&self, name: &str, script: &str) -> redis::Cmd {
-        let mut command = redis::cmd(name);
-        command
-            .arg(script)
-            .arg(self.keys.len())
-            .arg(&self.keys)
-            .arg(&self.values);
-        command
+impl<K> Default for Arguments<K> {
+    fn default() -> Arguments<K> {
+        Arguments {
+            keys: Vec::new(),
+            values: Vec::new(),
+        }
     }
 }
 
@@ -135,10 +152,10 @@ fn limit(ask: &Ask) -> [Vec<u8>; 5] {
 }
 
 /// The call that decides over `asks`.
-pub fn bucket_arguments(asks: &[BucketAsk]) -> Arguments {
+pub fn bucket_arguments(asks: &[BucketAsk]) -> Arguments<&str> {
     let mut arguments = Arguments::default();
     for bucket in asks {
-        arguments.keys.push(bucket.key.clone());
+        arguments.keys.push(&*bucket.key);
         arguments.values.extend(limit(&bucket.ask()));
     }
     arguments
@@ -146,14 +163,14 @@ pub fn bucket_arguments(asks: &[BucketAsk]) -> Arguments {
 
 /// The call that decides over each of `decisions`, in this order; none is
 /// empty. Several are at most `MOST_BUCKETS` together.
-pub fn group_arguments(decisions: &[&[BucketAsk]]) -> Arguments {
+pub fn group_arguments<'a>(decisions: &[&'a [BucketAsk]]) -> Arguments<&'a str> {
     if let [one] = decisions {
         return bucket_arguments(one);
     }
     let mut arguments = Arguments::default();
     let mut plan = Vec::new();
     let mut limits: Vec<Ask> = Vec::new();
-    let mut keys: HashMap<&str, u8> = HashMap::new();
+    let mut keys: HashMap<&str, u8> = HashMap::with_capacity(decisions.len());
     for asks in decisions {
         for bucket in *asks {
             let ask = bucket.ask();
@@ -164,7 +181,7 @@ pub fn group_arguments(decisions: &[&[BucketAsk]]) -> Arguments {
                 limits.len() - 1
             });
             let key = *keys.entry(&bucket.key).or_insert_with(|| {
-                arguments.keys.push(bucket.key.clone());
+                arguments.keys.push(&*bucket.key);
                 arguments.keys.len() as u8
             });
             plan.extend([at as u8 + 1, key]);
@@ -191,18 +208,19 @@ pub fn group_reply(value: &Value, buckets: impl Iterator<Item = usize>) -> Optio
     let mut replies = Vec::with_capacity(buckets.size_hint().0);
     for buckets in buckets {
         let mut reply = Reply {
-            admitted: next()? != 0,
-            buckets: Vec::with_capacity(buckets),
+            admitted: true,
+            buckets: SmallVec::with_capacity(buckets),
             now_us,
         };
         for _ in 0..buckets {
-            let bits = next()?;
+            let word = next()?;
             reply.buckets.push(BucketSays {
-                admitted: bits & 1 != 0,
-                damaged: bits & 2 != 0,
-                remaining: u32::try_from(next()?).ok()?,
+                admitted: word & 1 != 0,
+                damaged: word & 2 != 0,
+                remaining: u32::try_from(word >> 3).ok()?,
                 wait_us: next()?,
             });
+            reply.admitted &= word & 4 != 0;
         }
         replies.push(reply);
     }

@@ -68,6 +68,8 @@ class Long(Case):
         write(0)
         self.assertTrue(soon(
             lambda: gw.metrics()["sluice_blocklist_entries"] == 300001, 10))
+        # One worker has it; the others have so long for it.
+        time.sleep(2)
         load = Load(gw, ips=["203.0.113.9"], per_second=300)
         load.start()
         memory = []

@@ -177,7 +177,9 @@ fn arguments(group: &[BTreeMap<usize, Ask>]) -> scripts::Arguments {
     };
     let decisions: Vec<_> = group.iter().map(buckets).collect();
     let decisions: Vec<_> = decisions.iter().map(|it| &**it).collect();
-    scripts::group_arguments(&decisions)
+    let scripts::Arguments { keys, values } = scripts::group_arguments(&decisions);
+    let keys = keys.into_iter().map(str::to_owned).collect();
+    scripts::Arguments { keys, values }
 }
 
 fn replies(value: &Value, group: &[BTreeMap<usize, Ask>]) -> Vec<scripts::Reply> {
@@ -227,7 +229,7 @@ fn expected_of_one(
     }
     let reply = scripts::Reply {
         admitted: decision.admitted,
-        buckets: decision.says,
+        buckets: decision.says.into(),
         now_us,
     };
     (reply, expiries)
@@ -413,7 +415,7 @@ fn script_and_arithmetic_agree_in_redis() {
                 ask.since_us = shift(ask.since_us.min(2 * NOW), now_us);
             }
             let value = runtime
-                .block_on(BUCKET.run(&mut conn, &arguments(&group)))
+                .block_on(BUCKET.run(&mut conn, &BUCKET.call(&arguments(&group))))
                 .expect("a value");
             let replies = replies(&value, &group);
             let (must, expiries) = expected(&mut model, &group, replies[0].now_us);
@@ -440,15 +442,17 @@ fn script_and_arithmetic_agree_in_redis() {
 #[test]
 fn foreign_reply_is_no_reply() {
     let ints = |numbers: &[i64]| Value::Array(numbers.iter().map(|&it| Value::Int(it)).collect());
-    let good = ints(&[NOW as i64, 1, 1, 4, 12_000_000]);
+    let good = ints(&[NOW as i64, 8 * 4 + 4 + 1, 12_000_000]);
     assert!(scripts::bucket_reply(&good, 1).is_some());
     assert!(scripts::bucket_reply(&good, 2).is_none());
     for bad in [
         Value::Nil,
         ints(&[]),
         ints(&[1]),
-        ints(&[1, 1, 1, -4, 1]),
-        ints(&[1, 1, 1, 1 << 40, 1]),
+        ints(&[1, 5]),
+        ints(&[1, 5, 1, 1]),
+        ints(&[1, -4, 1]),
+        ints(&[1, 1 << 40, 1]),
     ] {
         assert_eq!(scripts::bucket_reply(&bad, 1), None, "{bad:?}");
     }
