@@ -35,7 +35,7 @@ use crate::domain::pool::{Entry, State};
 use std::sync::atomic::AtomicU64;
 
 /// Number of this layout.
-pub const LAYOUT: u64 = 3;
+pub const LAYOUT: u64 = 4;
 /// First word of a region that was finished.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sluice\r\n");
 /// Smallest and largest region.

@@ -132,7 +132,7 @@ pub struct Limiter {
     /// L, what was in force, throughput.
     before_limit: f64,
     before_in_force: f64,
-    before_per_s: f64,
+    before_work: f64,
     /// Throughput of the last window.
     per_s: f64,
     /// What of a rise of the limit is held back as yet, and how it dwindles.
@@ -188,7 +188,7 @@ impl Limiter {
             frozen: 0,
             before_limit: 0.0,
             before_in_force: 0.0,
-            before_per_s: 0.0,
+            before_work: 0.0,
             per_s: 0.0,
             ramp: 0.0,
             ramp_from: 0.0,

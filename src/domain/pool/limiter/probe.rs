@@ -1,5 +1,6 @@
 //! One measurement at one limit: what was sent before it began, or before the
 //! backend had settled at that limit, is not in it.
+use super::window::Took;
 
 /// Routes are told apart in a measurement modulo this.
 const STRATA: usize = 64;
@@ -50,6 +51,9 @@ pub(super) struct Probe {
     wanted: u32,
     /// Requests that ended since `from`.
     ended: u32,
+    /// Of all those: what they usually take.
+    work_ns: f64,
+    took: Took,
     strata: [Stratum; STRATA],
 }
 
@@ -68,6 +72,8 @@ impl Probe {
             latest: 0,
             wanted: 0,
             ended: 0,
+            work_ns: 0.0,
+            took: Took::NOTHING,
             strata: [NONE; STRATA],
         }
     }
@@ -84,26 +90,29 @@ impl Probe {
     }
 
     /// A measurement of all that were sent from `from` to `close`, of which so
-    /// many have ended, with those sums of x and ratio, whatever their routes.
-    pub(super) fn begin_with(&mut self, from: u64, close: u64, (n, sum, ratio): (u32, f64, f64)) {
+    /// many have ended, with that sum of x, whatever their routes.
+    pub(super) fn begin_with(&mut self, from: u64, close: u64, (n, sum, took): (u32, f64, Took)) {
         *self = Probe::new();
         (self.from, self.close) = (from, close);
         (self.end, self.latest) = (close, close);
         (self.strata[0].n, self.strata[0].sum) = (n, sum);
-        self.strata[0].sum_ratio = ratio;
+        self.took = took;
     }
 
-    pub(super) fn add(&mut self, dispatched: u64, route: u8, x: Option<f64>, now: u64) {
+    /// `sample`: ns, and x.
+    pub(super) fn add(&mut self, dispatched: u64, route: u8, sample: Option<(f64, f64)>, now: u64) {
         if now < self.from {
             return;
         }
-        if let Some(x) = x {
+        if let Some((ns, x)) = sample {
             self.ended = self.ended.saturating_add(1);
+            self.work_ns += ns / x.exp();
             if (self.from..self.close).contains(&dispatched) {
                 let stratum = &mut self.strata[usize::from(route) % STRATA];
                 stratum.sum += x;
                 stratum.n = stratum.n.saturating_add(1);
                 stratum.sum_ratio += x.exp();
+                self.took.add(ns, ns / x.exp());
             }
         }
     }
@@ -133,9 +142,9 @@ impl Probe {
         sum / f64::from(self.n())
     }
 
-    pub(super) fn mean_ratio(&self) -> f64 {
-        let sum: f64 = self.strata.iter().map(|stratum| stratum.sum_ratio).sum();
-        sum / f64::from(self.n())
+    /// How many times as long as usual the samples took.
+    pub(super) fn ratio(&self) -> f64 {
+        self.took.ratio()
     }
 
     /// By how much the mean of x is above that of an earlier measurement. Routes
@@ -164,6 +173,11 @@ impl Probe {
         f64::from(self.ended) * 1e9 / ns as f64
     }
 
+    /// As a window's.
+    pub(super) fn work(&self, now: u64) -> f64 {
+        self.work_ns / now.saturating_sub(self.from).max(1) as f64
+    }
+
     /// The next time at which this may be over, whatever ends until then.
     pub(super) fn due(&self, now: u64) -> Option<u64> {
         [self.end, self.latest].into_iter().find(|&due| due > now)
@@ -176,6 +190,8 @@ impl Probe {
         (self.from, self.close) = (bits(), bits());
         (self.end, self.latest) = (bits(), bits());
         (self.wanted, self.ended) = (bits() as u32, bits() as u32);
+        self.took.scramble(bits);
+        self.work_ns = f64::from_bits(bits());
         for stratum in &mut self.strata {
             (stratum.sum, stratum.n) = (f64::from_bits(bits()), bits() as u32);
             stratum.sum_ratio = f64::from_bits(bits());

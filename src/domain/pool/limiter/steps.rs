@@ -34,6 +34,9 @@ const CALM_SHARE: f64 = 0.2;
 const GROSS_SHARE: f64 = 0.8;
 /// Response against R0 beyond which the limit jumps.
 const GROSS_RATIO: f64 = 1.6;
+/// A jump leaves the limit so much above where it should be: what is too low costs throughput
+/// at once, and a pair finds what is too high.
+const JUMP_MARGIN: f64 = 1.1;
 /// A share of failures, and what it does.
 const ERROR_SHARE: f64 = 0.1;
 const ERROR_BRAKE: f64 = 0.7;
@@ -92,11 +95,9 @@ impl Limiter {
         let dispatched = c.dispatched.0;
         self.window.add(dispatched, sample, self.calm_since);
         if matches!(self.step, VERIFY | VERIFY_AGAIN) {
-            let x = sample.map(|(_, x)| x);
-            self.first.add(dispatched, c.route, x, now);
+            self.first.add(dispatched, c.route, sample, now);
         }
-        self.probe
-            .add(dispatched, c.route, sample.map(|(_, x)| x), now);
+        self.probe.add(dispatched, c.route, sample, now);
         if let Some((ns, x)) = sample {
             self.recent.push(ns, x);
             if dispatched >= self.calm_since {
@@ -217,7 +218,7 @@ impl Limiter {
         window.has_samples().then(|| window.mean_x() - base)
     }
 
-    /// How many times as slow as R0 a mean of response / usual is; of nothing to compare
+    /// How many times as slow as R0 `ratio` is; of nothing to compare
     /// with, not at all.
     fn times_slower(&self, ratio: f64) -> f64 {
         match self.base_ratio.get() {
@@ -248,8 +249,16 @@ impl Limiter {
         }
         let in_force = f64::from(self.limit());
         let before = self.limit;
-        let by = self.times_slower(window.mean_ratio()) / allowance.exp();
-        self.set(self.jump_target(in_force, by));
+        let by = self.times_slower(window.ratio()) / allowance.exp();
+        if by < JUMP_MARGIN {
+            // The quick are slower, and all together are not: they are what waits for the slow,
+            // and a pair says at which limit least.
+            return false;
+        }
+        // Of what was sent since the flood began only the quick have ended; what is done does not
+        // hang on when it was sent.
+        let done = JUMP_MARGIN * self.at_work(window.work(now));
+        self.set(self.jump_target(in_force, by).min(done.max(self.floor())));
         let after = self.limit;
         if after.round() > in_force * (1.0 - SMALL) {
             // Near the floor: what is left to try, a pair tries.
@@ -337,34 +346,35 @@ impl Limiter {
     /// limit may have been too high from the beginning: halves while that costs
     /// none.
     fn end_start(&mut self, now: u64) {
-        let per_s = self.probe.per_s(now);
-        let growth = per_s / self.before_per_s;
+        let work = self.probe.work(now);
+        let growth = work / self.before_work;
         let limit = self.limit;
         if self.cluster == 1 && self.step == UP {
             // Gateways may have no share of it yet, see `lease.lua`: by Little's law.
             let (mean, _) = self.recent.mean_and_q95_ns();
-            let in_flight = per_s * mean / 1e9;
+            let in_flight = self.probe.per_s(now) * mean / 1e9;
             if in_flight < IN_FORCE * f64::from(self.limit()) && self.tries < MOST_TRIES {
                 self.tries += 1;
                 return self.look_at(UP, limit, now);
             }
         }
         match self.step {
+            FIRST | UP if self.is_far_too_high(work) => self.jump_from_start(work, now),
             FIRST => {
                 self.before_limit = limit;
-                self.before_per_s = per_s;
+                self.before_work = work;
                 self.try_limit(UP, 2.0 * limit, now);
             }
             UP if growth >= START_GROWTH => {
                 self.before_limit = limit;
-                self.before_per_s = per_s;
+                self.before_work = work;
                 self.try_limit(UP, 2.0 * limit, now);
             }
             UP => {
                 let limit = self.before_limit * START_MARGIN * growth;
                 if growth < START_FLAT {
                     self.before_limit = limit;
-                    self.before_per_s = self.before_per_s.max(per_s);
+                    self.before_work = self.before_work.max(work);
                     self.try_limit(DOWN, limit / 2.0, now);
                 } else {
                     self.found_start(limit, now);
@@ -379,6 +389,23 @@ impl Limiter {
                 self.found_start(limit, now);
             }
         }
+    }
+
+    /// So little is done at this limit that much of what is in flight only waits, if the backend
+    /// is what it was.
+    fn is_far_too_high(&self, work: f64) -> bool {
+        let known = self.base_ratio.values() >= BASE_EVEN / 2;
+        known && f64::from(self.limit()) > GROSS_RATIO * self.at_work(work)
+    }
+
+    /// Down at once, as from any gross overload, and then see whether the backend is what it was.
+    fn jump_from_start(&mut self, work: f64, now: u64) {
+        self.before_limit = self.limit;
+        self.before_in_force = f64::from(self.limit());
+        self.set((JUMP_MARGIN * self.at_work(work)).max(self.floor()));
+        self.first = self.probe;
+        let (mean, _) = self.recent.mean_and_q95_ns();
+        self.verify(VERIFY, mean, now);
     }
 
     fn found_start(&mut self, limit: f64, now: u64) {
@@ -406,7 +433,7 @@ impl Limiter {
                     let (n, m) = (f64::from(self.first.n()), f64::from(self.probe.n()));
                     let mean = |first: f64, then: f64| (n * first + m * then) / (n + m);
                     let x = mean(self.first.mean_x(), self.probe.mean_x());
-                    let ratio = mean(self.first.mean_ratio(), self.probe.mean_ratio());
+                    let ratio = mean(self.first.ratio(), self.probe.ratio());
                     self.base_x.set(x);
                     self.base_ratio.set(ratio);
                     let (mean, _) = self.recent.mean_and_q95_ns();
@@ -414,9 +441,10 @@ impl Limiter {
                 }
                 self.set(self.before_limit);
             } else {
-                let by = self.times_slower(self.first.mean_ratio());
-                let better = self.jump_target(self.before_in_force, by);
-                self.set(better.min(self.limit));
+                let by = self.times_slower(self.first.ratio());
+                let done = self.at_work(self.probe.work(now)).min(self.before_in_force);
+                let better = self.jump_target(self.before_in_force, by).max(done);
+                self.set(better.min(self.before_limit));
             }
         }
         self.begin_pair(now);
@@ -427,8 +455,9 @@ impl Limiter {
     /// what it was. Down once more, and now from a limit that had settled.
     fn jump_again(&mut self, now: u64) -> bool {
         let in_force = self.limit.round();
-        let by = self.times_slower(self.probe.mean_ratio());
-        let target = self.jump_target(in_force, by);
+        let by = self.times_slower(self.probe.ratio());
+        let done = self.at_work(self.probe.work(now)).min(in_force);
+        let target = self.jump_target(in_force, by).max(done);
         if self.step != VERIFY || target.round() > in_force * (1.0 - SMALL) {
             return false;
         }
@@ -442,7 +471,12 @@ impl Limiter {
 
     /// Where the limit should be if it alone is what makes responses slower.
     fn jump_target(&self, in_force: f64, times_slower: f64) -> f64 {
-        (1.1 * in_force / times_slower).max(self.floor())
+        (JUMP_MARGIN * in_force / times_slower).max(self.floor())
+    }
+
+    /// How many slots what was done would have held at R0: those that were truly at work.
+    fn at_work(&self, work: f64) -> f64 {
+        work * self.base_ratio.get().unwrap_or(1.0)
     }
 
     pub(super) fn begin_pair(&mut self, now: u64) {

@@ -74,6 +74,43 @@ impl Mean {
     }
 }
 
+/// Of some requests: how long they took, and how long such requests usually take, ns.
+///
+/// By Little's law what is in flight is the throughput times the mean of what they take,
+/// whatever their routes; so the ratio of the two sums says how many are too many. The mean
+/// of their ratios would not: a wait is many times what a quick one takes, and the quick are
+/// most of those that end.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Took {
+    ns: f64,
+    usual_ns: f64,
+}
+
+impl Took {
+    pub(super) const NOTHING: Took = Took {
+        ns: 0.0,
+        usual_ns: 0.0,
+    };
+
+    pub(super) fn add(&mut self, ns: f64, usual_ns: f64) {
+        self.ns += ns;
+        self.usual_ns += usual_ns;
+    }
+
+    /// How many times as long as usual; no number where nothing is known.
+    pub(super) fn ratio(&self) -> f64 {
+        self.ns / self.usual_ns
+    }
+}
+
+#[cfg(test)]
+impl Took {
+    pub(super) fn scramble(&mut self, bits: &mut impl FnMut() -> u64) {
+        (self.ns, self.usual_ns) = (f64::from_bits(bits()), f64::from_bits(bits()));
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
@@ -92,21 +129,20 @@ pub(super) struct Window {
     /// The most in flight.
     pub(super) peak: u32,
     sum_x: f64,
-    /// Of response / usual, of which x is the logarithm.
-    sum_ratio: f64,
-    sum_ns: f64,
+    took: Took,
     /// Samples dispatched since `start`.
     sent_n: u32,
     unused: u32,
     sent_x: f64,
-    sent_ratio: f64,
+    sent_took: Took,
+    /// All that were answered, whenever they were dispatched.
+    all: Took,
     /// Samples dispatched since windows have been calm: the slowest are among
     /// what is usual, too.
     calm_n: u32,
     unused_too: u32,
     calm_x: f64,
-    calm_ratio: f64,
-    calm_ns: f64,
+    calm_took: Took,
 }
 
 impl Window {
@@ -121,17 +157,16 @@ impl Window {
             n: 0,
             peak: 0,
             sum_x: 0.0,
-            sum_ratio: 0.0,
-            sum_ns: 0.0,
+            took: Took::NOTHING,
             sent_n: 0,
             unused: 0,
             sent_x: 0.0,
-            sent_ratio: 0.0,
+            sent_took: Took::NOTHING,
+            all: Took::NOTHING,
             calm_n: 0,
             unused_too: 0,
             calm_x: 0.0,
-            calm_ratio: 0.0,
-            calm_ns: 0.0,
+            calm_took: Took::NOTHING,
         }
     }
 
@@ -152,24 +187,23 @@ impl Window {
         let Some((ns, x)) = sample else {
             return;
         };
-        let ratio = x.exp();
+        let usual_ns = ns / x.exp();
         self.answered = self.answered.saturating_add(1);
+        self.all.add(ns, usual_ns);
         if dispatched >= self.since {
             self.n = self.n.saturating_add(1);
             self.sum_x += x;
-            self.sum_ratio += ratio;
-            self.sum_ns += ns;
+            self.took.add(ns, usual_ns);
         }
         if dispatched >= self.start {
             self.sent_n = self.sent_n.saturating_add(1);
             self.sent_x += x;
-            self.sent_ratio += ratio;
+            self.sent_took.add(ns, usual_ns);
         }
         if dispatched >= calm_since {
             self.calm_n = self.calm_n.saturating_add(1);
             self.calm_x += x;
-            self.calm_ratio += ratio;
-            self.calm_ns += ns;
+            self.calm_took.add(ns, usual_ns);
         }
     }
 
@@ -198,23 +232,30 @@ impl Window {
         self.sum_x / f64::from(self.n.max(1))
     }
 
-    pub(super) fn mean_ratio(&self) -> f64 {
-        self.sum_ratio / f64::from(self.n.max(1))
+    /// How many times as long as usual they took.
+    pub(super) fn ratio(&self) -> f64 {
+        self.took.ratio()
     }
 
     pub(super) fn mean_ns(&self) -> f64 {
-        self.sum_ns / f64::from(self.n.max(1))
+        self.took.ns / f64::from(self.n.max(1))
     }
 
     /// How many of those that were sent in the window have ended, their sum of x,
-    /// and of what x is the logarithm of.
-    pub(super) fn sent(&self) -> (u32, f64, f64) {
-        (self.sent_n, self.sent_x, self.sent_ratio)
+    /// and how long they took.
+    pub(super) fn sent(&self) -> (u32, f64, Took) {
+        (self.sent_n, self.sent_x, self.sent_took)
     }
 
     pub(super) fn per_s(&self, now: u64) -> f64 {
         let ns = now.saturating_sub(self.start).max(1);
         f64::from(self.answered) * 1e9 / ns as f64
+    }
+
+    /// What the backend has done, ns a ns: as many slots as were truly at work, where it takes
+    /// as long as usual.
+    pub(super) fn work(&self, now: u64) -> f64 {
+        self.all.usual_ns / now.saturating_sub(self.start).max(1) as f64
     }
 
     /// Of a calm window.
@@ -223,11 +264,11 @@ impl Window {
             return None;
         }
         let n = f64::from(self.calm_n);
-        let ns = self.calm_ns / n;
+        let ns = self.calm_took.ns / n;
         let window_ns = now.saturating_sub(self.start).max(1) as f64;
         Some(Usual {
             x: self.calm_x / n,
-            ratio: self.calm_ratio / n,
+            ratio: self.calm_took.ratio(),
             ns,
             in_flight: f64::from(self.answered) / window_ns * ns,
         })

@@ -12,7 +12,7 @@ fn scramble(limiter: &mut Limiter, bits: &mut impl FnMut() -> u64) {
     limiter.elasticity = float(bits());
     limiter.before_limit = float(bits());
     limiter.before_in_force = float(bits());
-    limiter.before_per_s = float(bits());
+    limiter.before_work = float(bits());
     limiter.per_s = float(bits());
     (limiter.ramp, limiter.ramp_from) = (float(bits()), float(bits()));
     (limiter.ramp_at, limiter.ramp_ns) = (bits(), bits());
