@@ -30,7 +30,7 @@ mod watch;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: flood shop   [--listen ADDR] [--slots N] [--service-ms N] [--shape fixed|near|exp] [--backlog N]
+usage: flood shop   [--listen ADDR] [--slots N] [--service-ms N] [--shape fixed|near|exp] [--longer N] [--backlog N]
        flood run    --target NAME=ADDR... --class KEY=VALUE,... [--name NAME] [--seconds N]
                     [--seed N] [--phase SECOND=TEXT]... [--title TEXT] [--note FILE]
                     [--json FILE] [--plain] [--quiet] [--shop ADDR] [--status ADDR]

@@ -38,6 +38,8 @@ pub struct Options {
     pub slots: usize,
     pub service_ms: f64,
     pub shape: Shape,
+    /// What is not of the kind `core` takes so many times as long.
+    pub longer: f64,
     /// Requests that may wait; one more is turned away, as by a full listen queue.
     pub backlog: usize,
 }
@@ -49,6 +51,7 @@ impl Options {
             slots: 16,
             service_ms: 20.0,
             shape: Shape::Fixed,
+            longer: 1.0,
             backlog: 1000,
         };
         while let Some(arg) = args.next().map_err(|error| error.to_string())? {
@@ -67,6 +70,7 @@ impl Options {
                 "listen" => options.listen = value,
                 "slots" => options.slots = number()? as usize,
                 "service-ms" => options.service_ms = number()?,
+                "longer" => options.longer = number()?,
                 "backlog" => options.backlog = number()? as usize,
                 "shape" => {
                     options.shape = match value.as_str() {
@@ -79,8 +83,9 @@ impl Options {
                 _ => return Err(format!("--{name}: not an option of shop")),
             }
         }
-        if options.slots == 0 || options.service_ms.is_nan() || options.service_ms < 0.0 {
-            return Err("--slots and --service-ms have to be positive".into());
+        let negative = |number: f64| number.is_nan() || number < 0.0;
+        if options.slots == 0 || negative(options.service_ms) || negative(options.longer) {
+            return Err("--slots, --service-ms and --longer have to be positive".into());
         }
         Ok(options)
     }
@@ -219,7 +224,11 @@ impl Shop {
         self.waiting.set(self.waiting.get() - 1);
         self.working.up();
 
-        let service_ms = self.service_ms();
+        let kind = request.kind.as_deref().unwrap_or("any");
+        let mut service_ms = self.service_ms();
+        if kind != "core" {
+            service_ms *= self.options.longer;
+        }
         let service = Duration::from_secs_f64(service_ms / 1000.0);
         self.sleeper.sleep(service).await;
 
@@ -229,7 +238,6 @@ impl Shop {
         let gap_s = (now - self.ended.replace(now)).as_secs_f64();
         let (sum, squares) = self.gaps_s.get();
         self.gaps_s.set((sum + gap_s, squares + gap_s * gap_s));
-        let kind = request.kind.as_deref().unwrap_or("any");
         let mut served = self.served.borrow_mut();
         if let Some(number) = served.get_mut(kind) {
             *number += 1;
