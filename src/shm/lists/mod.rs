@@ -30,6 +30,8 @@ use super::published::Mapped;
 use crate::domain::entry::Subject;
 use std::hash::Hasher;
 use std::net::IpAddr;
+use std::ops::Deref;
+use std::ptr::NonNull;
 
 pub use build::build;
 
@@ -160,29 +162,53 @@ fn hash_user(seed: [u64; 2], user: &[u8]) -> (u64, u32, u64) {
 /// A snapshot that has been checked, ready for lookups.
 pub struct Lists {
     header: Header,
-    ends: &'static [Ends],
+    ends: Section<Ends>,
     v4: v4::Ranges,
     v6: v6::Ranges,
-    users: &'static [UserSlot],
-    /// What the slices above lie in; they are not given out, and last dropped.
+    users: Section<UserSlot>,
+    /// What the sections lie in; they are not given out.
     _mapped: Mapped,
 }
 
-/// Cuts the next section off `bytes`.
-fn section<T: Plain>(bytes: &[u8], at: &mut usize, count: u64) -> Option<&'static [T]> {
+/// Elements in the mapping of the [`Lists`] that this is a part of. Not a
+/// reference: that would have to be good until the end of every function that
+/// lists are handed to, and one that drops them unmaps it before.
+struct Section<T>(NonNull<[T]>);
+
+// SAFETY: a shared slice of what nobody writes, in all but its lifetime.
+unsafe impl<T: Sync> Send for Section<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Section<T> {}
+
+impl<T> Deref for Section<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `section` has checked place, length and alignment; any bits are
+        // a value (`Plain`). The `Lists` that this is borrowed with keep the
+        // mapping, which nobody writes and which does not move.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Section<T> {
+    /// By `N` elements each; what is left over is left out.
+    fn chunks<const N: usize>(self) -> Section<[T; N]> {
+        Section(NonNull::from(self.as_chunks().0))
+    }
+}
+
+/// Cuts the next section off `bytes`, which the caller keeps as long.
+fn section<T: Plain>(bytes: &[u8], at: &mut usize, count: u64) -> Option<Section<T>> {
     let count = usize::try_from(count).ok()?;
     let length = count.checked_mul(size_of::<T>())?;
     let end = at.checked_add(length)?;
     let section = bytes.get(*at..end)?;
     *at = end.next_multiple_of(ALIGN);
-    let start = section.as_ptr().cast::<T>();
-    if !start.is_aligned() {
-        return None;
-    }
-    // SAFETY: inside `bytes` and aligned (checked above), any bits are a value
-    // (`Plain`). The lifetime is a lie that `Lists` makes true: it keeps the
-    // mapping, which nobody writes and which does not move, as long as the slice.
-    Some(unsafe { std::slice::from_raw_parts(start, count) })
+    let start = NonNull::from(section).cast::<T>();
+    let slice = NonNull::slice_from_raw_parts(start, count);
+    start.is_aligned().then_some(Section(slice))
 }
 
 impl Lists {

@@ -14,6 +14,7 @@
 //! and answer together, two lines in a list of a million networks, and is
 //! counted through without a branch. Where a miss costs 100 ns that is what
 //! decides: a B+ tree over the same ranges took 2.5 times as long.
+use super::Section;
 
 const ONE_RANGE: u32 = 1 << 31;
 const SIGN: u32 = 1 << 31;
@@ -82,8 +83,8 @@ pub fn grow(
 
 /// Ready for searches.
 pub struct Ranges {
-    index: &'static [u32],
-    blocks: &'static [[u32; LINE]],
+    index: Section<u32>,
+    blocks: Section<[u32; LINE]>,
 }
 
 /// How many words are not above `key`.
@@ -94,12 +95,12 @@ fn not_above(line: &[u32; LINE], key: i32) -> u32 {
 impl Ranges {
     /// `None` when anything is not as [`grow`] makes it, as far as a search
     /// relies on it: blocks inside `blocks`, numbers below `ends`.
-    pub fn new(index: &'static [u32], blocks: &'static [u32], ends: usize) -> Option<Ranges> {
+    pub fn new(index: Section<u32>, blocks: Section<u32>, ends: usize) -> Option<Ranges> {
         let ranges = Ranges {
             index,
-            blocks: blocks.as_chunks().0,
+            blocks: blocks.chunks(),
         };
-        let known = index.is_empty() || index.len() == 1 << 16;
+        let known = ranges.index.is_empty() || ranges.index.len() == 1 << 16;
         let sound = |word: &u32| {
             if word & ONE_RANGE != 0 {
                 return ((word & !ONE_RANGE) as usize) < ends;
@@ -114,7 +115,7 @@ impl Ranges {
                     && pad.iter().all(|s| *s == PAD)
             })
         };
-        (known && index.iter().all(sound)).then_some(ranges)
+        (known && ranges.index.iter().all(sound)).then_some(ranges)
     }
 
     fn block(&self, line: u32) -> Option<&[[u32; LINE]]> {

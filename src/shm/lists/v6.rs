@@ -16,6 +16,7 @@
 //! divides them by the next few, about one slot for four keys; a slot says
 //! where its keys begin, or, when there are many, which node divides them.
 //! Spread evenly a million networks need one node, crowded ones a second.
+use super::Section;
 
 /// Of "ends at it": a run. Of a slot: a node.
 const MARK: u32 = 1 << 31;
@@ -140,11 +141,11 @@ pub fn grow(ranges: &[(u128, u32)]) -> Grown {
 
 /// Ready for searches.
 pub struct Ranges {
-    pub nodes: &'static [Node],
-    pub slots: &'static [u32],
-    pub starts: &'static [Start],
-    pub runs: &'static [Run],
-    pub lowers: &'static [Lower],
+    pub nodes: Section<Node>,
+    pub slots: Section<u32>,
+    pub starts: Section<Start>,
+    pub runs: Section<Run>,
+    pub lowers: Section<Lower>,
 }
 
 impl Ranges {
