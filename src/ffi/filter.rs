@@ -48,6 +48,9 @@ const LONGEST: usize = 1 << 20;
 /// The filter that was the first before this one.
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
+/// This one. A constant of the program: the same function taken twice may be two addresses.
+static OURS: BodyFilter = last_buffer;
+
 /// Puts the filter before nginx's others.
 ///
 /// # Safety
@@ -59,15 +62,14 @@ pub unsafe fn install(top: *mut Option<BodyFilter>) -> bool {
     }
     // SAFETY: the caller's promise.
     let first = unsafe { *top };
-    let ours: BodyFilter = last_buffer;
     match first {
         // There would be no way out of it.
-        Some(first) if first as usize == ours as usize => true,
+        Some(first) if first as usize == OURS as usize => true,
         Some(first) => {
             // Relaxed: nginx's thread only.
             NEXT.store(first as *mut c_void, Ordering::Relaxed);
             // SAFETY: the caller's promise.
-            unsafe { *top = Some(ours) };
+            unsafe { *top = Some(OURS) };
             true
         }
         None => false,
@@ -143,12 +145,13 @@ mod tests {
             next: &mut second,
         };
         let filter = top.expect("a filter");
+        let nobody = std::ptr::without_provenance_mut(8);
         // SAFETY: the test's own chain; nothing is done with the request but to look for it.
         unsafe {
-            assert_eq!(filter(8 as *mut c_void, &mut first), 41);
+            assert_eq!(filter(nobody, &mut first), 41);
             first.next = std::ptr::null_mut();
-            assert_eq!(filter(8 as *mut c_void, &mut first), 40);
-            assert_eq!(filter(8 as *mut c_void, std::ptr::null_mut()), 40);
+            assert_eq!(filter(nobody, &mut first), 40);
+            assert_eq!(filter(nobody, std::ptr::null_mut()), 40);
             assert!(!install(std::ptr::null_mut()) && !install(&mut None));
         }
     }
