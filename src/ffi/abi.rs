@@ -185,6 +185,28 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_as_many_as_is_said_or_none() {
+        let get = |data: *const u8, len| {
+            // SAFETY: null, or so many bytes unless they are too many to be looked at.
+            unsafe { Bytes { data, len }.get() }
+        };
+        let text = b"text";
+        assert_eq!(get(text.as_ptr(), 4), Some(&text[..]));
+        assert_eq!(get(text.as_ptr(), 0), Some(&b""[..]));
+        assert_eq!(get(std::ptr::null(), 4), None);
+        assert_eq!(get(text.as_ptr(), MOST_BYTES + 1), None);
+        let mut room = [b'x'; 5];
+        let mut put = |text: &[u8], size| {
+            // SAFETY: there is room for five.
+            unsafe { write(text, room.as_mut_ptr(), size) }
+        };
+        assert_eq!((put(text, 3), put(text, 4), put(b"", 0)), (-1, 4, 0));
+        assert_eq!(&room, b"textx");
+        // SAFETY: nothing is written.
+        assert_eq!(unsafe { write(text, std::ptr::null_mut(), 9) }, -1);
+    }
+
+    #[test]
     fn layout_ends_with_minus_one() {
         assert_eq!(sluice_layout(0), 16);
         assert_eq!(sluice_layout(LAYOUT.len() as u32), -1);

@@ -108,3 +108,35 @@ pub unsafe extern "C" fn sluice_ban_resume(
     // SAFETY: the caller's promise.
     unsafe { guard_answer(out, body) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::answer::Action;
+
+    /// No worker is started in a test's thread.
+    #[test]
+    fn without_a_worker_all_passes_and_nothing_is_read() {
+        let (text, null) = (b"text", std::ptr::null());
+        // SAFETY: all-zero bytes are a valid Answer.
+        let mut out: Answer = unsafe { std::mem::zeroed() };
+        out.action = Action::Refuse as i32;
+        // SAFETY: four bytes and an answer, this test's own.
+        let said = unsafe {
+            let text = text.as_ptr();
+            [
+                sluice_check(text, 4, text, 4, 1.0, &mut out),
+                sluice_check(text, 4, null, 4, 1.0, &mut out),
+                sluice_check_resume(0, 0, 0, &mut out),
+                sluice_ban(text, 4, -1.0, &mut out),
+                sluice_ban(null, 4, -1.0, &mut out),
+                sluice_unban(text, 4, &mut out),
+                sluice_unban(null, 4, &mut out),
+                sluice_ban_resume(0, 0, 1, &mut out),
+            ]
+        };
+        let (none, bad) = (NOT_STARTED, BAD_ARGUMENT);
+        assert_eq!(said, [none, bad, none, none, bad, none, bad, none]);
+        assert_eq!(out.action, Action::Proceed as i32);
+    }
+}

@@ -336,3 +336,80 @@ pub unsafe extern "C" fn sluice_effect(index: u32, buf: *mut u8, size: usize) ->
     })
     .max(-1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::answer::Action;
+
+    fn bytes(texts: &[&'static str]) -> Vec<Bytes> {
+        let one = |text: &&'static str| Bytes {
+            data: text.as_ptr(),
+            len: text.len(),
+        };
+        texts.iter().map(one).collect()
+    }
+
+    #[test]
+    fn values_are_told_by_their_order_and_by_their_name() {
+        WANTED.with(|l| *l.borrow_mut() = vec!["v uri".into(), "h cookie".into()]);
+        let mut given = bytes(&["/a", "b=c", "/", "/?q"]);
+        given[2].data = std::ptr::null();
+        let mut x = Values {
+            r: std::ptr::without_provenance_mut(8),
+            subrequest: false,
+            answered: false,
+            values: &given,
+            effects: Vec::new(),
+        };
+        assert_eq!(x.var(Var::Remote), Some(&b"b=c"[..]));
+        assert_eq!(x.var(Var::Uri), None, "null");
+        assert_eq!(x.var(Var::RequestUri), Some(&b"/?q"[..]));
+        assert_eq!((x.var(Var::Host), x.var(Var::Status)), (None, None));
+        let mut cookie = Vec::new();
+        assert!(x.header("cookie", &mut cookie) && !x.header("other", &mut cookie));
+        assert_eq!(cookie, b"b=c");
+        x.answered = true;
+        assert_eq!(x.var(Var::Status), Some(&b"/a"[..]));
+    }
+
+    /// No worker is started in a test's thread.
+    #[test]
+    fn without_a_worker_a_request_passes() {
+        let given = bytes(&["200", "200", "0.1", "0.1"]);
+        let (values, r) = (given.as_ptr(), std::ptr::without_provenance_mut(8));
+        let rules = "a,b";
+        let raw = RawOptions {
+            user: bytes(&["u"])[0],
+            rules: bytes(&[rules])[0],
+            pool: bytes(&["p"])[0],
+            cost: 1.0,
+            raise: 0,
+            given: super::super::abi::RULES,
+        };
+        // SAFETY: values, options, room and answer are this test's own; without a worker nothing
+        // is asked of the request.
+        unsafe {
+            assert_eq!(options(&raw).rules, Some(rules.as_bytes()));
+            assert!(options(std::ptr::null()).rules.is_none() && options(&raw).user.is_none());
+            let mut out: Answer = std::mem::zeroed();
+            out.action = Action::Refuse as i32;
+            let status = sluice_access_given(r, values, 4, 0, &raw, &mut out);
+            assert_eq!((status, out.action), (NOT_STARTED, Action::Proceed as i32));
+            let null = std::ptr::null_mut();
+            let status = sluice_access_given(null, values, 4, 0, &raw, &mut out);
+            assert_eq!(status, BAD_ARGUMENT);
+            let status = sluice_access_given(r, values, 4, 0, &raw, std::ptr::null_mut());
+            assert_eq!(status, BAD_ARGUMENT);
+            let status = sluice_resume_given(r, 0, 0, 0, &mut out);
+            assert_eq!((status, out.action), (NOT_STARTED, Action::Proceed as i32));
+            assert_eq!(sluice_log_given(r, values), NOT_STARTED);
+            assert_eq!(sluice_header_given(r, std::ptr::null()), BAD_ARGUMENT);
+            let mut room = [0; 8];
+            EFFECTS.with(|e| *e.borrow_mut() = vec![b"vname\0".to_vec()]);
+            assert_eq!(sluice_effect(0, room.as_mut_ptr(), 8), 6);
+            assert_eq!(sluice_effect(1, room.as_mut_ptr(), 8), -1);
+            assert_eq!(&room[..6], b"vname\0");
+        }
+    }
+}

@@ -115,6 +115,7 @@ pub fn here() -> *const Learnt {
 
 /// A worker starts. A second start in one process is a reload without a master: requests of two
 /// configurations live side by side then, and their variables stand in different places.
+#[cfg(any(feature = "module", feature = "embed"))]
 pub fn started(again: bool) {
     LEARNT.with(|l| {
         let trust = if again { Trust::Never } else { Trust::Untried };
@@ -245,5 +246,65 @@ mod tests {
     fn a_value_is_two_words() {
         assert_eq!(size_of::<Value>(), 16);
         assert_eq!(std::mem::offset_of!(Value, data), 8);
+    }
+
+    const NOTHING: Value = Value {
+        bits: NOT_FOUND,
+        _unused: 0,
+        data: std::ptr::null(),
+    };
+
+    /// A request is an array of values here, ours in it from behind.
+    unsafe extern "C" fn indexed(r: *mut c_void, name: *const c_void, hash: usize) -> *mut Value {
+        // SAFETY: what `find` hands over.
+        let name = unsafe {
+            let name = &*name.cast::<Name>();
+            std::slice::from_raw_parts(name.data, name.len)
+        };
+        assert_eq!(hash, key(name));
+        let Some(place) = OUTS.iter().rev().position(|known| known.name == name) else {
+            return std::ptr::null_mut();
+        };
+        // SAFETY: the test's array has one more.
+        unsafe { r.cast::<Value>().add(place + 1) }
+    }
+
+    /// Each time elsewhere, as those that are not indexed.
+    unsafe extern "C" fn made_anew(r: *mut c_void, _: *const c_void, _: usize) -> *mut Value {
+        let first = r.cast::<Value>();
+        // SAFETY: the test's array.
+        unsafe {
+            (*first).bits ^= 1;
+            first.add(1 + (*first).bits as usize % 2)
+        }
+    }
+
+    #[test]
+    fn what_is_written_where_a_variable_stands_is_read_there() {
+        let mut values = [const { NOTHING }; 6];
+        let r = (&raw mut values).cast::<c_void>();
+        let outs = [
+            Out::Verdict,
+            Out::Rule,
+            Out::Level,
+            Out::Client,
+            Out::WaitMs,
+        ];
+        // SAFETY: the array lives as long as this test; `here` is this thread's.
+        unsafe {
+            let learnt = &*here();
+            assert!(!learnt.places(made_anew, r) && learnt.places(indexed, r));
+            let first = Learnt::first(indexed, r);
+            assert_eq!(first, r.cast::<Value>().add(5));
+            for (var, known) in outs.into_iter().zip(&OUTS) {
+                assert_eq!(read(indexed, r, known), None);
+                learnt.write(first, var, known.name);
+                assert_eq!(read(indexed, r, known), Some(known.name));
+            }
+            learnt.write(first, Out::Rule, b"");
+            assert_eq!(read(indexed, r, &OUTS[1]), Some(&b""[..]));
+            assert_eq!(read(indexed, r, &Known::new("uri")), None, "there is none");
+        }
+        assert_eq!(values[0].bits & LEN, 0, "what is another's is as it was");
     }
 }

@@ -2,7 +2,7 @@
 //! gets lost between them and the store. In LuaJIT with a clock of the test's,
 //! and in a real Redis.
 use super::*;
-use crate::domain::pool::limiter::{Found, Sample};
+use crate::domain::pool::limiter::Found;
 use crate::domain::pool::{LEVELS, Report};
 use crate::domain::units::Nanos;
 use crate::redis::client::StoreError;
@@ -53,6 +53,7 @@ fn keys() -> Keys {
 #[cfg(feature = "embed")]
 mod luajit {
     use super::*;
+    use crate::domain::pool::limiter::Sample;
     use crate::redis::embedded::Store;
     use proptest::prelude::*;
     use std::collections::VecDeque;

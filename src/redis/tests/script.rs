@@ -235,19 +235,19 @@ fn expected_of_one(
     (reply, expiries)
 }
 
-/// As an operator's tool would want every number: no exponent, no sign.
-fn well_formed(text: &[u8]) -> bool {
-    let number = regex::bytes::Regex::new(r"^[0-9]+(\.[0-9]+)?$").expect("a pattern");
-    text.split(|&b| b == b' ')
-        .filter(|word| number.is_match(word))
-        .count()
-        == 3
-}
-
 #[cfg(feature = "embed")]
 mod luajit {
     use super::*;
     use mlua::{Lua, Table};
+
+    /// As an operator's tool would want every number: no exponent, no sign.
+    fn well_formed(text: &[u8]) -> bool {
+        let number = regex::bytes::Regex::new(r"^[0-9]+(\.[0-9]+)?$").expect("a pattern");
+        text.split(|&b| b == b' ')
+            .filter(|word| number.is_match(word))
+            .count()
+            == 3
+    }
 
     /// A Redis of two commands, whose clock stands still.
     const FAKE: &str = r"
