@@ -102,7 +102,7 @@ memcheck: ## nginx with the library under valgrind
 	$(call both,fast)
 	@.ci/memcheck
 
-miri: ## the parts without nginx and kernel under miri (needs a nightly toolchain)
+miri: ## shared memory and C boundary without nginx and kernel under miri (needs a nightly toolchain)
 	@.ci/miri
 
 lint: ## rustfmt, clippy, luacheck, shellcheck, and what keeps the layers apart

@@ -4,12 +4,14 @@ use crate::domain::units::Rate;
 use crate::shm::Region;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::Barrier;
+use std::sync::{Barrier, LazyLock};
 use std::time::Duration;
 
 const S: u64 = 1_000_000_000;
 /// A time in the middle of a half of 5 s.
 const START: Nanos = Nanos(1_002 * S);
+/// Of whatever is done often.
+const MANY: u64 = if cfg!(miri) { 20 } else { 1_000 };
 
 fn region() -> Region {
     Region::on_heap(1 << 20)
@@ -17,12 +19,15 @@ fn region() -> Region {
 
 /// 200 requests in 10 s, half of them errors, a quarter aborted.
 fn bounds() -> Bounds {
-    Bounds::from(&Suspicion {
-        rate: Some(Rate::parse("20/s").unwrap()),
-        client_errors: Some(0.5),
-        aborts: Some(0.25),
-        window: Duration::from_secs(10),
-    })
+    static BOUNDS: LazyLock<Bounds> = LazyLock::new(|| {
+        Bounds::from(&Suspicion {
+            rate: Some(Rate::parse("20/s").unwrap()),
+            client_errors: Some(0.5),
+            aborts: Some(0.25),
+            window: Duration::from_secs(10),
+        })
+    });
+    *BOUNDS
 }
 
 fn after(seconds: u64) -> Nanos {
@@ -113,17 +118,18 @@ fn errors_and_aborts_count_where_the_requests_have_ended() {
 
 #[test]
 fn new_clients_push_out_each_other_and_neither_the_busy_nor_the_suspected() {
+    const CLIENTS: u64 = if cfg!(miri) { 30 } else { 10_000 };
     let region = region();
     let b = region.behaviour();
     let (suspect, busy) = (of_one_set(1), of_one_set(2));
     assert_eq!(requests(b, suspect, 201, START), 1);
     requests(b, busy, 150, START);
-    for n in 10..10_000 {
+    for n in 10..CLIENTS {
         assert_eq!(requests(b, of_one_set(n), 1, after(1)), 0);
     }
     assert_eq!(requests(b, busy, 51, after(2)), 1, "still counted");
     // Silent, it is under suspicion all the same.
-    for n in 10_000..20_000 {
+    for n in CLIENTS..2 * CLIENTS {
         requests(b, of_one_set(n), 1, after(60));
     }
     assert_eq!(requests(b, suspect, 1, after(61)), 1);
@@ -131,17 +137,18 @@ fn new_clients_push_out_each_other_and_neither_the_busy_nor_the_suspected() {
 
 #[test]
 fn whoever_takes_over_a_record_begins_with_nothing() {
+    const EACH: u32 = if cfg!(miri) { 12 } else { 150 };
     let region = region();
     let b = region.behaviour();
     for n in 0..WAYS as u64 {
-        for _ in 0..150 {
+        for _ in 0..EACH {
             b.note_request(of_one_set(n), START, &bounds());
             b.note_end(of_one_set(n), true, true, START, &bounds());
         }
     }
     let used = b.watched().1;
     // All are under suspicion, so a newcomer is not watched, and not lowered.
-    assert_eq!(requests(b, of_one_set(99), 500, START), 0);
+    assert_eq!(requests(b, of_one_set(99), EACH * 10 / 3, START), 0);
     assert_eq!(b.watched().1, used);
     // When nobody has been seen for a minute and a window, their records are its.
     assert_eq!(requests(b, of_one_set(99), 200, after(71)), 0);
@@ -203,7 +210,7 @@ fn any_bits_will_do() {
     for set in b.intents {
         set.0.iter().for_each(|word| word.store(next(), Relaxed));
     }
-    for n in 0..1000 {
+    for n in 0..MANY {
         let hash = region.identity(n, b"any");
         b.note_request(hash, after(n), &bounds());
         b.note_end(hash, true, true, after(n), &bounds());
@@ -214,22 +221,25 @@ fn any_bits_will_do() {
     let known = of_one_set(5);
     let record = &set_of(b.suspects, known).0[0];
     record.key.store(known, Relaxed);
-    for n in 0..1000 {
+    for n in 0..MANY {
         let own = tag(known) | next() & !(u128::from(u32::MAX) << 96);
         record.above.store(own, Relaxed);
-        record.halves[n % 2].store(own, Relaxed);
-        assert!(b.note_request(known, after(n as u64), &bounds()) <= 3);
-        b.note_end(known, true, true, Nanos(n as u64), &bounds());
+        record.halves[n as usize % 2].store(own, Relaxed);
+        assert!(b.note_request(known, after(n), &bounds()) <= 3);
+        b.note_end(known, true, true, Nanos(n), &bounds());
     }
 }
 
 #[test]
 fn many_threads_lose_nothing_and_double_nothing() {
+    const CLIENTS: usize = if cfg!(miri) { 3 } else { 100 };
     let region = region();
     let b = region.behaviour();
-    // Of 100 clients each thread brings all the requests that are allowed but one,
+    // Of each of the clients each thread brings all the requests that are allowed but one,
     // divided by 4; one more is then the bound, and one more is above it.
-    let clients: Vec<u64> = (0..100u64).map(|n| region.identity(n, b"c")).collect();
+    let clients: Vec<u64> = (0..CLIENTS as u64)
+        .map(|n| region.identity(n, b"c"))
+        .collect();
     let begin = Barrier::new(4);
     let note = |rounds: u32| {
         begin.wait();
@@ -253,18 +263,19 @@ fn many_threads_lose_nothing_and_double_nothing() {
         keys.dedup();
         assert_eq!(keys.len(), before, "a client has one record");
     }
-    assert_eq!(b.watched().1, 100);
+    assert_eq!(b.watched().1, CLIENTS as u64);
     let lowered = |n: u32| {
         let at = clients.iter().map(|client| requests(b, *client, n, START));
         at.filter(|levels| *levels == 1).count()
     };
     assert_eq!(lowered(1), 0, "more was counted than came");
     // What two threads count in the moment in which both make the record is lost.
-    assert!(lowered(4) >= 95, "less was counted than came");
+    assert!(lowered(4) + 5 >= CLIENTS, "less was counted than came");
 }
 
 #[test]
 fn a_flood_of_new_clients_from_many_threads() {
+    const EACH: u64 = if cfg!(miri) { 20 } else { 20_000 };
     let region = region();
     let b = region.behaviour();
     let suspect = region.identity(0, b"suspect");
@@ -273,7 +284,7 @@ fn a_flood_of_new_clients_from_many_threads() {
         for thread in 0..4u64 {
             let region = &region;
             scope.spawn(move || {
-                for n in 0..20_000 {
+                for n in 0..EACH {
                     let client = region.identity(thread << 32 | n, b"new");
                     assert_eq!(requests(b, client, 1, after(1)), 0);
                 }
@@ -281,7 +292,8 @@ fn a_flood_of_new_clients_from_many_threads() {
         }
     });
     let (capacity, used) = b.watched();
-    assert_eq!(capacity, used);
+    // So many that no place is left; not so under miri.
+    assert!(capacity == used || cfg!(miri));
     assert_eq!(requests(b, suspect, 1, after(2)), 1);
 }
 
@@ -313,10 +325,10 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
     #[test]
     fn the_table_judges_as_the_arithmetic_does(events in
-            proptest::collection::vec((0u64..3, 0u64..40, any::<bool>(), 0u8..4), 1..1500)) {
+            proptest::collection::vec((0u64..3, 0u64..40, any::<bool>(), 0u8..4), 1..MANY as usize * 3 / 2)) {
         let region = region();
         let b = region.behaviour();
         let mut models: [Model; 3] = Default::default();

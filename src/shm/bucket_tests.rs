@@ -1,4 +1,4 @@
-//! The table on the heap, with a clock of our own. Miri runs all of it, with
+//! The table on the heap, with a clock of our own. Miri runs most of it, with
 //! fewer rounds.
 use super::super::region::Region;
 use super::super::table::Table;
@@ -10,7 +10,7 @@ use std::sync::Barrier;
 
 const S: u64 = 1_000_000_000;
 const T0: Nanos = Nanos(1_000 * S);
-const ROUNDS: u64 = if cfg!(miri) { 20 } else { 2_000 };
+const ROUNDS: u64 = if cfg!(miri) { 10 } else { 2_000 };
 
 fn region() -> Region {
     Region::on_heap(1 << 20)
@@ -76,7 +76,7 @@ proptest! {
 
     /// Many keys of two rules: each is its own bucket as long as there is room.
     #[test]
-    fn each_key_is_a_bucket(steps in proptest::collection::vec((0..2usize, 0..40u64, 1..4u32, 0..2*S), 1..ROUNDS as usize / 10)) {
+    fn each_key_is_a_bucket(steps in proptest::collection::vec((0..2usize, 0..40u64, 1..4u32, 0..2*S), 1..(ROUNDS as usize / 10).max(8))) {
         let region = region();
         let rules = [rule(&region, "a", S, 5), rule(&region, "b", S / 3, 3)];
         let mut tokens: HashMap<(usize, u64), (u64, u64)> = HashMap::new();
@@ -122,16 +122,19 @@ fn exactly_the_capacity_is_admitted() {
 }
 
 /// What one flood does to a set that it fills: `n` keys of one rule that share
-/// a set of the table.
+/// the first set of the table, and begin there at any slot.
 fn keys_of_one_set(region: &Region, rule: RuleId, n: usize) -> Vec<KeyHash> {
-    let sets = region.bucket_slots().0 / WAYS as u64;
-    let set = |k: KeyHash| (u128::from(k.place) * u128::from(sets)) >> 64;
-    let keys = (0..).map(|i| key(region, rule, i)).filter(|k| set(*k) == 0);
+    let in_first = |k: KeyHash| KeyHash {
+        place: k.place % WAYS as u64,
+        ..k
+    };
+    let keys = (0..).map(|i| in_first(key(region, rule, i)));
     keys.take(n).collect()
 }
 
 #[test]
 fn a_flood_pushes_out_its_own() {
+    const TIMES: usize = if cfg!(miri) { 2 } else { 5 };
     let region = region();
     let (flood, steady) = (
         rule(&region, "flood", 86_400 * S, 5),
@@ -143,7 +146,7 @@ fn a_flood_pushes_out_its_own() {
     for _ in 0..5 {
         assert!(region.spend(steady, quiet, 1, T0).admitted);
     }
-    let keys = keys_of_one_set(&region, flood, 5 * WAYS);
+    let keys = keys_of_one_set(&region, flood, TIMES * WAYS);
     // The first is drained, and so is the farthest from full of the flood's own.
     assert!(region.spend(flood, keys[0], 5, T0).admitted);
     for (i, k) in keys[1..].iter().enumerate() {
@@ -356,7 +359,8 @@ fn names_are_forgotten_when_nobody_uses_them() {
     let region = region();
     region.attach_worker(1).unwrap();
     region.my_config_generation(1);
-    let names = 255;
+    let names = region.layout.rules / 2 - 1;
+    assert!(names == 255 || cfg!(miri));
     let limit = Limit::new(86_400 * S, 5);
     let take = |name: &str, limit, config| region.take_rule_as_of(name, limit, 1, config);
     let ids: Vec<_> = (0..names)
@@ -366,7 +370,7 @@ fn names_are_forgotten_when_nobody_uses_them() {
     region.my().rule(ids[0], super::super::RuleVerdict::Pass);
     assert!(region.spend(ids[0], k, 5, region.now()).admitted);
     let full = take("one-more", limit, 1).unwrap_err().to_string();
-    assert!(full.contains("255"), "{full}");
+    assert!(full.contains(&format!("all {names} names")), "{full}");
     // Twins have room of their own.
     take("one-more~local", limit, 1).unwrap();
     for (i, id) in ids.iter().enumerate().skip(1) {
@@ -407,10 +411,9 @@ fn damage_is_survived() {
     let region = region();
     let id = rule(&region, "r", S, 5);
     let Table(sets) = region.buckets().table;
-    let words = region.memory.slice::<portable_atomic::AtomicU128>(
-        region.layout.buckets_at,
-        if cfg!(miri) { 64 } else { sets.len() * WAYS },
-    );
+    let words = region
+        .memory
+        .slice::<portable_atomic::AtomicU128>(region.layout.buckets_at, sets.len() * WAYS);
     for pattern in [u128::MAX, u128::MAX / 3, 1 << 127 | 5, 0x7ff] {
         words
             .iter()

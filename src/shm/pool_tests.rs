@@ -71,7 +71,6 @@ fn lock(region: &Region, pool: PoolId) -> Held<'_> {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn the_event_s_own_worker_is_told_by_what_is_returned() {
     let (region, pool) = region(1);
     let id = admitted(&region, pool);
@@ -95,7 +94,6 @@ fn the_event_s_own_worker_is_told_by_what_is_returned() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn within_an_event_the_lock_is_not_to_be_had() {
     let (region, pool) = region(3);
     let id = admitted(&region, pool);
@@ -112,7 +110,6 @@ fn within_an_event_the_lock_is_not_to_be_had() {
 
 /// What is deferred is told apart by the entry's generation.
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn a_late_call_does_not_displace_that_of_a_later_owner() {
     let (region, pool) = region(1);
     let old = admitted(&region, pool);
@@ -144,7 +141,6 @@ fn a_late_call_does_not_displace_that_of_a_later_owner() {
 /// Who was told that its time is up, while the lock was not to be had, is
 /// counted once, whatever has become of it.
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn each_that_gives_up_without_the_lock_is_counted_once() {
     let (region, pool) = region(1);
     let counted = || {
@@ -191,7 +187,6 @@ fn each_that_gives_up_without_the_lock_is_counted_once() {
 
 /// A holder that dies after the bits were taken, before they were applied.
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn what_was_deferred_outlives_who_was_to_apply_it() {
     let (region, pool) = region(100);
     let all: Vec<EntryId> = (0..100).map(|_| admitted(&region, pool)).collect();
@@ -208,7 +203,6 @@ fn what_was_deferred_outlives_who_was_to_apply_it() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn a_panic_in_an_event_is_mended() {
     let (region, pool) = region(2);
     let _kept = admitted(&region, pool);
@@ -228,7 +222,7 @@ fn a_panic_in_an_event_is_mended() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
+#[cfg_attr(miri, ignore = "miri has no robust mutexes")]
 fn a_lost_lock_is_made_anew_and_the_pool_with_it() {
     let (region, pool) = region(2);
     let _kept = admitted(&region, pool);
@@ -244,7 +238,6 @@ fn a_lost_lock_is_made_anew_and_the_pool_with_it() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn time_never_runs_back_within_a_pool() {
     let (region, pool) = region(2);
     let now = |region: &Region| region.pool(pool, |_, now, _| now).unwrap().value;
@@ -261,7 +254,6 @@ fn time_never_runs_back_within_a_pool() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn names_and_settings() {
     let region = Region::on_heap(4 * MIB);
     region.attach_worker(3).unwrap();
@@ -319,7 +311,6 @@ fn names_and_settings() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn a_worker_that_starts_again_finds_nothing_of_old() {
     let (region, pool) = region(2);
     for ticket in 0..3 {
@@ -336,14 +327,14 @@ fn a_worker_that_starts_again_finds_nothing_of_old() {
 
 /// Four threads, as nginx's and background ones of one process, in one pool.
 #[test]
-#[cfg_attr(miri, ignore = "robust mutexes")]
 fn threads_of_a_process_are_kept_apart_too() {
+    const EACH: u64 = if cfg!(miri) { 12 } else { 2_000 };
     let (region, pool) = region(3);
     std::thread::scope(|s| {
         for i in 0..4 {
             let region = &region;
             s.spawn(move || {
-                for n in 0..2_000u64 {
+                for n in 0..EACH {
                     let Some(entered) = arrive(region, pool, n) else {
                         continue;
                     };

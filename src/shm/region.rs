@@ -134,7 +134,11 @@ impl Region {
 
     /// A region on the heap, for tests and benches of what stands above it.
     pub fn on_heap(size_bytes: u64) -> Region {
-        let layout = Layout::for_size(size_bytes).expect("a size that a region can have");
+        let mut layout = Layout::for_size(size_bytes).expect("a size that a region can have");
+        if cfg!(miri) {
+            // Everything where it is, but fewer of what tests look through from end to end.
+            (layout.rules, layout.lines, layout.sets) = (32, 8, 64);
+        }
         let memory = Memory::heap(layout.size);
         life::format(&memory, layout, LAYOUT, 0);
         let bans = Bans::format(Memory::heap(bans::BYTES));

@@ -158,7 +158,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "robust mutexes")]
     fn a_user_holds_as_many_as_the_cap_over_all_lines() {
         let memory = Memory::heap(4096);
         let users = users(&memory);
@@ -189,7 +188,7 @@ mod tests {
     /// As in a region of 64 MiB. With one set per hash forty of 10,000 find
     /// theirs full.
     #[test]
-    #[cfg_attr(miri, ignore = "robust mutexes")]
+    #[cfg_attr(miri, ignore = "the promise is one of 16,384 slots")]
     fn there_is_room_for_six_users_in_seven_slots() {
         const MANY: usize = 16_384;
         let memory = Memory::heap(MANY * size_of::<UserCell>() + 4096);
@@ -212,7 +211,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "robust mutexes")]
     fn a_full_set_refuses() {
         let memory = Memory::heap(4096);
         let users = users(&memory);

@@ -1,3 +1,5 @@
+//! Miri takes half a minute for each list that has IPv4, because of its index
+//! of 65,536 words: one test shows it one of them, the others go without there.
 use super::*;
 use ipnet::{Ipv4Net, Ipv6Net};
 use proptest::prelude::*;
@@ -61,6 +63,8 @@ fn nothing_is_nobody() {
     assert_eq!(lists.user(b"", NOW), Standing::None);
     assert_eq!(lists.counts(), Counts::default());
     assert!(!lists.has_users() && !lists.has_user_allow());
+    // By a function that they are handed to, which unmaps what they lie in.
+    drop(lists);
 }
 
 /// B58, B59
@@ -77,12 +81,17 @@ fn networks_do_not_hide_each_other() {
     let lists = block(&["2409:8928:6a00::/39", "2409:8928:a000::/39", "fe80::/32"]);
     assert!(blocked(&lists, "2409:8928:a0f8:2a57:1:1:d823:4521"));
     assert!(!blocked(&lists, "::1"));
-    let lists = block(&["0.0.0.0/0"]);
-    assert!(blocked(&lists, "255.255.255.255") && blocked(&lists, "::ffff:1.2.3.4"));
-    assert!(!blocked(&lists, "2001:4860::1"));
     let lists = block(&["::/0"]);
     assert!(blocked(&lists, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff") && blocked(&lists, "::"));
     assert!(!blocked(&lists, "8.8.8.8"));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "lists with IPv4")]
+fn networks_of_both_families() {
+    let lists = block(&["0.0.0.0/0"]);
+    assert!(blocked(&lists, "255.255.255.255") && blocked(&lists, "::ffff:1.2.3.4"));
+    assert!(!blocked(&lists, "2001:4860::1"));
     let lists = block(&[
         "255.255.255.255",
         "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
@@ -156,14 +165,19 @@ fn users_are_no_addresses() {
 /// Of duplicates the later end holds, and they count once.
 #[test]
 fn duplicates() {
+    let (network, inside) = if cfg!(miri) {
+        ("2001:db8::/32", "2001:db8::7")
+    } else {
+        ("10.0.0.0/8", "10.2.3.4")
+    };
     for ends in [[NOW + 1, NOW + 9], [NOW + 9, NOW + 1]] {
-        let entries = ends.map(|e| (net("10.0.0.0/8"), e)).to_vec();
+        let entries = ends.map(|e| (net(network), e)).to_vec();
         let lists = lists(&ListsInput {
             block: entries,
             ..Default::default()
         });
         assert_eq!(
-            lists.address("10.2.3.4".parse().unwrap(), NOW + 8),
+            lists.address(inside.parse().unwrap(), NOW + 8),
             Standing::Blocked
         );
         assert_eq!(lists.counts().block, 1);
@@ -195,7 +209,12 @@ fn v6_net() -> impl Strategy<Value = Subject> {
 fn entries() -> impl Strategy<Value = Vec<(Subject, u64)>> {
     let until = prop_oneof![3 => Just(u64::MAX), 1 => NOW - 2..NOW + 3];
     let most = if cfg!(miri) { 20 } else { 700 };
-    proptest::collection::vec((prop_oneof![v4_net(), v6_net()], until), 0..most)
+    let net = if cfg!(miri) {
+        v6_net().boxed()
+    } else {
+        prop_oneof![v4_net(), v6_net()].boxed()
+    };
+    proptest::collection::vec((net, until), 0..most)
 }
 
 proptest! {
@@ -237,7 +256,8 @@ proptest! {
 #[test]
 fn lists_of_every_size() {
     let sizes = if cfg!(miri) {
-        vec![1, 9, 150]
+        // The last has more upper halves than one node looks through.
+        vec![1, 9, 220]
     } else {
         (1..70)
             .chain([135, 136, 137, 144, 145, 2311, 2312, 2313, 5000])
@@ -245,7 +265,7 @@ fn lists_of_every_size() {
     };
     for n in sizes {
         // n networks apart from each other: 2 n + 1 ranges.
-        let v4: Vec<_> = (0..n)
+        let v4: Vec<_> = (0..if cfg!(miri) { 0 } else { n })
             .map(|i: u32| {
                 (
                     net(&format!("{}", std::net::Ipv4Addr::from(i << 3 | 4))),
@@ -261,16 +281,18 @@ fn lists_of_every_size() {
                 )
             })
             .collect();
+        let v4_networks = v4.len();
         let lists = lists(&ListsInput {
             block: v4.into_iter().chain(v6).collect(),
             ..Default::default()
         });
-        assert_eq!(lists.ranges(), (2 * n as usize + 1, 2 * n as usize + 1));
+        let ranges = |networks: usize| 2 * networks + 1;
+        assert_eq!(lists.ranges(), (ranges(v4_networks), ranges(n as usize)));
         for i in 0..n + 2 {
             for (low, held) in [(3, false), (4, i < n), (5, false)] {
                 let v4 = IpAddr::V4((i << 3 | low).into());
                 let v6 = IpAddr::V6((u128::from(i) << 61 | u128::from(low)).into());
-                for ip in [v4, v6] {
+                for ip in [v4, v6].into_iter().skip(usize::from(cfg!(miri))) {
                     assert_eq!(
                         lists.address(ip, NOW) == Standing::Blocked,
                         held,
@@ -361,14 +383,15 @@ fn crowded_ipv6() {
 
 #[test]
 fn damage_is_refused() {
+    let block = [
+        "2001:db8::/32",
+        "user:a",
+        "10.0.0.0/8",
+        "11.0.0.0/8",
+        "12.1.1.1",
+    ];
     let good = build(&ListsInput {
-        block: for_ever(&[
-            "10.0.0.0/8",
-            "11.0.0.0/8",
-            "12.1.1.1",
-            "2001:db8::/32",
-            "user:a",
-        ]),
+        block: for_ever(&block[..if cfg!(miri) { 2 } else { 5 }]),
         ..Default::default()
     });
     assert!(Lists::new(Mapped::from_bytes(&good)).is_ok());
@@ -380,11 +403,7 @@ fn damage_is_refused() {
         );
     }
     // Whatever byte is wrong: refused, or lookups that answer something.
-    let (head, step) = if cfg!(miri) {
-        (192, 4099)
-    } else {
-        (2048, 1009)
-    };
+    let (head, step) = if cfg!(miri) { (0, 3) } else { (2048, 1009) };
     for at in (0..head).chain((head..good.len()).step_by(step)) {
         for bit in [0, 7] {
             let mut bad = good.clone();
