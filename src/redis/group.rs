@@ -159,6 +159,8 @@ impl Call<'_> {
                 return;
             }
             let asks: Vec<_> = self.questions.iter().map(|it| &*it.asks).collect();
+            // Whose time is over meanwhile has been given its question back by then.
+            let buckets: Vec<_> = asks.iter().map(|it| it.len()).collect();
             let call = BUCKET.call(&scripts::group_arguments(&asks));
             let written = link.written();
             let _under_way = link.call();
@@ -168,8 +170,7 @@ impl Call<'_> {
                 Some(Ok(value)) => {
                     link.note_reply();
                     inner.breaker.borrow_mut().success();
-                    let buckets = self.questions.iter().map(|it| it.asks.len());
-                    return match scripts::group_reply(&value, buckets) {
+                    return match scripts::group_reply(&value, buckets.into_iter()) {
                         Some(replies) => self.tell_each(replies),
                         None => self.fail(&foreign()),
                     };

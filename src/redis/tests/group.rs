@@ -3,8 +3,10 @@ use super::client::stat;
 use super::*;
 use crate::redis::client::StoreError;
 use crate::redis::fixture::{Server, installed};
-use crate::redis::group::Door;
+use crate::redis::group::{Answered, Door, Question, Whom};
 use crate::redis::scripts::{MOST_BUCKETS, Reply};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
@@ -136,6 +138,48 @@ fn who_gives_up_takes_nobodys_answer() {
                 Err(error) => assert_eq!((n, error), (2, StoreError::Timeout)),
             }
         }
+    });
+}
+
+/// The same of tickets, whose questions go back with what they are told.
+#[test]
+fn a_ticket_that_expires_takes_nobodys_answer() {
+    if !installed() {
+        return;
+    }
+    let server = Server::start();
+    in_thread(async || {
+        let told = Rc::new(RefCell::new(Vec::new()));
+        let takes = Rc::clone(&told);
+        let outlet = move |answered: &mut Vec<Answered>| takes.borrow_mut().append(answered);
+        let door = Arc::new(Door::default());
+        let client = Client::behind(door.clone(), Box::new(outlet), &store(&server.url()));
+        let client = client.expect("a client");
+        client.time_us(soon()).await.expect("connected");
+        server.hang();
+        let asked = Instant::now();
+        for n in 0..6 {
+            let ms = if n == 2 { 30 } else { 5000 };
+            door.ask(Question {
+                asks: [bucket(&format!("n{n}"), 10 + n)].into_iter().collect(),
+                deadline: asked + Duration::from_millis(ms),
+                asked,
+                whom: Whom::Ticket(u64::from(n)),
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        server.wake();
+        until("all are told", async || told.borrow().len() == 6).await;
+        for answered in told.borrow().iter() {
+            let n = answered.ticket as u32;
+            assert_eq!(answered.asks[0].key, format!("sluice:b:n{n}:"));
+            match &answered.result {
+                Ok(reply) => assert_eq!(reply.buckets[0].remaining, 9 + n),
+                Err(error) => assert_eq!((n, error), (2, &StoreError::Timeout)),
+            }
+        }
+        assert_eq!(told.borrow()[0].ticket, 2, "whose time was over first");
+        assert!(client.health().is_up());
     });
 }
 
