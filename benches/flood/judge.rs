@@ -321,7 +321,9 @@ pub fn findings(run: &Run, capacity: Option<f64>) -> Vec<Finding> {
     find("other, in full", percent(share), None, goal);
     if let Some(seen) = backend(run, STEADY).filter(|_| kind.long) {
         let share = seen.working / seen.slots;
-        find("the backend at work", percent(share), None, None);
+        // Of a limit that is known some 85 %: slots are kept for core, which is quick.
+        let goal = at_least(share, 0.75, "75 %".into());
+        find("the backend at work", percent(share), None, goal);
     } else if let (Some(seen), Some(capacity)) = (backend(run, STEADY), capacity) {
         let share = seen.served_per_s / capacity;
         let bound = if kind.adaptive { 0.90 } else { 0.95 };

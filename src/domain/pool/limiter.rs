@@ -103,8 +103,8 @@ pub struct Limiter {
     healthy: Mean,
     /// R0, as x: the mean of ln(response / the route's usual).
     base_x: Mean,
-    /// R0 as the mean of that itself: x tells best whether responses are slower, but
-    /// not how much slower. A wait adds more to the logarithm of a quick one than to
+    /// R0 as a ratio of sums (`window::Took`): x tells best whether responses are slower,
+    /// but not how much slower. A wait adds more to the logarithm of a quick one than to
     /// that of a slow one.
     base_ratio: Mean,
     /// R0 in ns.
@@ -119,7 +119,8 @@ pub struct Limiter {
     pairs: u32,
     /// Of a cluster: how often the start has looked at a limit that was not in force.
     tries: u32,
-    unused: u32,
+    /// 1: the jump that is being verified was the start's.
+    starting: u32,
     /// EWMA of their elasticity.
     elasticity: f64,
     /// The pair's two limits, which of them comes first, and the first result.
@@ -129,7 +130,7 @@ pub struct Limiter {
     /// 1: a window with responses near the timeout; R0 does not move.
     frozen: u32,
     /// Before the jump that is being verified, or the last step of the start:
-    /// L, what was in force, throughput.
+    /// L, what was in force, the work done.
     before_limit: f64,
     before_in_force: f64,
     before_work: f64,
@@ -180,7 +181,7 @@ impl Limiter {
             fresh: 1,
             pairs: 0,
             tries: 0,
-            unused: 0,
+            starting: 0,
             elasticity: 0.0,
             low: 0,
             high: 0,

@@ -185,7 +185,7 @@ impl<T> Deref for Section<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `section` has checked place, length and alignment; any bits are
+        // SAFETY: `Cutter` has checked place, length and alignment; any bits are
         // a value (`Plain`). The `Lists` that this is borrowed with keep the
         // mapping, which nobody writes and which does not move.
         unsafe { self.0.as_ref() }
@@ -199,16 +199,29 @@ impl<T> Section<T> {
     }
 }
 
-/// Cuts the next section off `bytes`, which the caller keeps as long.
-fn section<T: Plain>(bytes: &[u8], at: &mut usize, count: u64) -> Option<Section<T>> {
-    let count = usize::try_from(count).ok()?;
-    let length = count.checked_mul(size_of::<T>())?;
-    let end = at.checked_add(length)?;
-    let section = bytes.get(*at..end)?;
-    *at = end.next_multiple_of(ALIGN);
-    let start = NonNull::from(section).cast::<T>();
-    let slice = NonNull::slice_from_raw_parts(start, count);
-    start.is_aligned().then_some(Section(slice))
+/// Cuts sections off a snapshot, one behind the other.
+struct Cutter<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cutter<'a> {
+    /// # Safety
+    /// `bytes` stay where they are, and nobody writes them, as long as there are sections of them.
+    unsafe fn new(bytes: &'a [u8]) -> Cutter<'a> {
+        Cutter { bytes, at: 0 }
+    }
+
+    fn section<T: Plain>(&mut self, count: u64) -> Option<Section<T>> {
+        let count = usize::try_from(count).ok()?;
+        let length = count.checked_mul(size_of::<T>())?;
+        let end = self.at.checked_add(length)?;
+        let section = self.bytes.get(self.at..end)?;
+        self.at = end.next_multiple_of(ALIGN);
+        let start = NonNull::from(section).cast::<T>();
+        let slice = NonNull::slice_from_raw_parts(start, count);
+        start.is_aligned().then_some(Section(slice))
+    }
 }
 
 impl Lists {
@@ -219,8 +232,10 @@ impl Lists {
 
     fn checked(mapped: Mapped) -> Option<Lists> {
         let bytes: &[u8] = &mapped;
-        let mut at = 0;
-        let header = *section::<Header>(bytes, &mut at, 1)?.first()?;
+        // SAFETY: the mapping goes into the lists, beside the sections, or ends with this function
+        // as they do; nobody writes a published snapshot.
+        let mut cut = unsafe { Cutter::new(bytes) };
+        let header = *cut.section::<Header>(1)?.first()?;
         if (header.magic, header.format, header.bytes) != (MAGIC, FORMAT, bytes.len() as u64) {
             return None;
         }
@@ -235,17 +250,17 @@ impl Lists {
             lowers,
             users,
         ] = header.lengths;
-        let ends = section::<Ends>(bytes, &mut at, ends)?;
-        let index = section(bytes, &mut at, index)?;
-        let v4 = v4::Ranges::new(index, section(bytes, &mut at, blocks)?, ends.len())?;
+        let ends = cut.section::<Ends>(ends)?;
+        let index = cut.section(index)?;
+        let v4 = v4::Ranges::new(index, cut.section(blocks)?, ends.len())?;
         let v6 = v6::Ranges {
-            nodes: section(bytes, &mut at, nodes)?,
-            slots: section(bytes, &mut at, slots)?,
-            starts: section(bytes, &mut at, starts)?,
-            runs: section(bytes, &mut at, runs)?,
-            lowers: section(bytes, &mut at, lowers)?,
+            nodes: cut.section(nodes)?,
+            slots: cut.section(slots)?,
+            starts: cut.section(starts)?,
+            runs: cut.section(runs)?,
+            lowers: cut.section(lowers)?,
         };
-        let users = section::<UserSlot>(bytes, &mut at, users)?;
+        let users = cut.section::<UserSlot>(users)?;
         let sound = v6.is_sound(ends.len())
             && ends.first() == Some(&Ends::default())
             && users.iter().all(|u| (u.ends as usize) < ends.len())

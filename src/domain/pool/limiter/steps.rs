@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!            calm                      saturated, no knee known
-//!   WATCH ◀──────── any step    WATCH ─────────▶ FIRST ▶ UP ▶… DOWN ▶…─┐
-//!     │                                                               ▼
-//!     ├── saturated ───────────────────────────▶ PAIR_A ▶ PAIR_B ▶ (rest) ▶…
-//!     │                                             ▲
-//!     └── grossly overloaded, of any step ▶ VERIFY ─┘
+//!   WATCH ◀──────── any step    WATCH ─────────▶ FIRST ─▶ UP ▶… DOWN ▶…─┐
+//!     │                                            │      ▲            ▼
+//!     │                                    far too │      │ wrong      │
+//!     │                                       high ▼      │            │
+//!     ├── grossly overloaded, of a pair too ───▶ VERIFY ──┴──▶┐        │
+//!     └── saturated ────────────────────────────────────────▶ PAIR_A ▶ PAIR_B ▶ (rest) ▶…
 //! ```
 use super::super::routes::Routes;
 use super::probe::{By, Plan};
@@ -16,7 +17,7 @@ use super::{Done, FURTHEST_NS, Limiter, MS, Nanos, S};
 
 /// Nothing is being measured.
 pub(super) const WATCH: u32 = 0;
-/// The start: throughput at the limit there is, at twice that, at half of that.
+/// The start: what is done at the limit there is, at twice that, at half of that.
 pub(super) const FIRST: u32 = 1;
 const UP: u32 = 2;
 const DOWN: u32 = 3;
@@ -37,6 +38,8 @@ const GROSS_RATIO: f64 = 1.6;
 /// A jump leaves the limit so much above where it should be: what is too low costs throughput
 /// at once, and a pair finds what is too high.
 const JUMP_MARGIN: f64 = 1.1;
+/// After a jump: against R0, nearer to that than to what the limit jumped for.
+const USUAL_AGAIN: f64 = 1.25;
 /// A share of failures, and what it does.
 const ERROR_SHARE: f64 = 0.1;
 const ERROR_BRAKE: f64 = 0.7;
@@ -49,11 +52,11 @@ const BASE_EVEN: u32 = 20;
 const BASE_WEIGHT: f64 = 0.03;
 const HEALTHY_WEIGHT: f64 = 0.02;
 const HEALTHY_EVEN: u32 = 50;
-/// Growth of throughput for which the start doubles again.
+/// Growth of the work done for which the start doubles again.
 const START_GROWTH: f64 = 1.25;
 /// Growth below which the limit before was too high already.
 const START_FLAT: f64 = 1.1;
-/// A limit found too low by its throughput is lifted by this much more.
+/// A limit found too low by the work done is lifted by this much more.
 const START_MARGIN: f64 = 1.05;
 /// How long the limit rests after a pair that moved it by less than `SMALL`.
 const REST_NS: u64 = 3 * S;
@@ -198,6 +201,7 @@ impl Limiter {
     /// Stops what is being measured.
     pub(super) fn watch(&mut self, now: u64) {
         self.step = WATCH;
+        self.starting = 0;
         self.forced = 0;
         self.pairs = 0;
         self.elasticity = 0.0;
@@ -258,7 +262,7 @@ impl Limiter {
         // Of what was sent since the flood began only the quick have ended; what is done does not
         // hang on when it was sent.
         let done = JUMP_MARGIN * self.at_work(window.work(now));
-        self.set(self.jump_target(in_force, by).min(done.max(self.floor())));
+        self.set(self.jump_target(in_force, by).min(done.max(self.least())));
         let after = self.limit;
         if after.round() > in_force * (1.0 - SMALL) {
             // Near the floor: what is left to try, a pair tries.
@@ -342,7 +346,7 @@ impl Limiter {
         self.probe.begin(now, &plan);
     }
 
-    /// The start: doubles while that brings throughput. Where it never did, the
+    /// The start: doubles while more work is done for it. Where it never did, the
     /// limit may have been too high from the beginning: halves while that costs
     /// none.
     fn end_start(&mut self, now: u64) {
@@ -359,11 +363,12 @@ impl Limiter {
             }
         }
         match self.step {
-            FIRST | UP if self.is_far_too_high(work) => self.jump_from_start(work, now),
             FIRST => {
                 self.before_limit = limit;
                 self.before_work = work;
-                self.try_limit(UP, 2.0 * limit, now);
+                if !self.jump_from_start(now) {
+                    self.try_limit(UP, 2.0 * limit, now);
+                }
             }
             UP if growth >= START_GROWTH => {
                 self.before_limit = limit;
@@ -391,21 +396,26 @@ impl Limiter {
         }
     }
 
-    /// So little is done at this limit that much of what is in flight only waits, if the backend
-    /// is what it was.
-    fn is_far_too_high(&self, work: f64) -> bool {
-        let known = self.base_ratio.values() >= BASE_EVEN / 2;
-        known && f64::from(self.limit()) > GROSS_RATIO * self.at_work(work)
-    }
-
-    /// Down at once, as from any gross overload, and then see whether the backend is what it was.
-    fn jump_from_start(&mut self, work: f64, now: u64) {
-        self.before_limit = self.limit;
-        self.before_in_force = f64::from(self.limit());
-        self.set((JUMP_MARGIN * self.at_work(work)).max(self.floor()));
+    /// Where so little is done that most of what is in flight can only wait, if the backend is what
+    /// it was: down at once, as from any gross overload, and then see whether it is. If not, the
+    /// start goes on.
+    fn jump_from_start(&mut self, now: u64) -> bool {
+        let in_force = f64::from(self.limit());
+        let done = self.at_work(self.before_work);
+        let target = (JUMP_MARGIN * done).max(self.least());
+        if self.base_ratio.values() < BASE_EVEN / 2
+            || in_force <= GROSS_RATIO * done
+            || target.round() > in_force * (1.0 - SMALL)
+        {
+            return false;
+        }
+        self.set(target);
+        self.before_in_force = in_force;
+        self.starting = 1;
         self.first = self.probe;
         let (mean, _) = self.recent.mean_and_q95_ns();
         self.verify(VERIFY, mean, now);
+        true
     }
 
     fn found_start(&mut self, limit: f64, now: u64) {
@@ -420,32 +430,39 @@ impl Limiter {
             return;
         }
         let fell = self.first.mean_x() - self.probe.mean_x();
-        let enough = self.first.n().min(self.probe.n()) >= FEWEST;
-        if enough && fell.is_finite() {
-            let less = (self.before_in_force / self.limit.round()).ln();
-            if fell < less / 2.0 && self.jump_again(now) {
-                return;
-            }
-            if fell < less / 2.0 {
-                // Not what the limit did: the backend itself is slower now.
-                if self.frozen != 1 {
-                    // Both measure the same, then.
-                    let (n, m) = (f64::from(self.first.n()), f64::from(self.probe.n()));
-                    let mean = |first: f64, then: f64| (n * first + m * then) / (n + m);
-                    let x = mean(self.first.mean_x(), self.probe.mean_x());
-                    let ratio = mean(self.first.ratio(), self.probe.ratio());
-                    self.base_x.set(x);
-                    self.base_ratio.set(ratio);
-                    let (mean, _) = self.recent.mean_and_q95_ns();
-                    self.base_ns.set(mean);
-                }
-                self.set(self.before_limit);
-            } else {
+        let less = (self.before_in_force / self.limit.round()).ln();
+        let enough = self.probe.n() >= FEWEST;
+        let compares = enough && self.first.n() >= FEWEST && fell.is_finite();
+        // Where most are quick and never waited, their logarithms cannot fall.
+        let usual_again = self.times_slower(self.probe.ratio()) < USUAL_AGAIN;
+        let right = compares && fell >= less / 2.0 || enough && usual_again;
+        if compares && !right && self.jump_again(now) {
+            return;
+        }
+        let starting = std::mem::take(&mut self.starting) == 1;
+        if right {
+            if compares {
                 let by = self.times_slower(self.first.ratio());
                 let done = self.at_work(self.probe.work(now)).min(self.before_in_force);
                 let better = self.jump_target(self.before_in_force, by).max(done);
                 self.set(better.min(self.before_limit));
             }
+        } else if starting {
+            return self.try_limit(UP, 2.0 * self.before_limit, now);
+        } else if compares {
+            // Not what the limit did: the backend itself is slower now.
+            if self.frozen != 1 {
+                // Both measure that, then.
+                let (n, m) = (f64::from(self.first.n()), f64::from(self.probe.n()));
+                let mean = |first: f64, then: f64| (n * first + m * then) / (n + m);
+                let x = mean(self.first.mean_x(), self.probe.mean_x());
+                let ratio = mean(self.first.ratio(), self.probe.ratio());
+                self.base_x.set(x);
+                self.base_ratio.set(ratio);
+                let (mean, _) = self.recent.mean_and_q95_ns();
+                self.base_ns.set(mean);
+            }
+            self.set(self.before_limit);
         }
         self.begin_pair(now);
     }
@@ -471,7 +488,12 @@ impl Limiter {
 
     /// Where the limit should be if it alone is what makes responses slower.
     fn jump_target(&self, in_force: f64, times_slower: f64) -> f64 {
-        (JUMP_MARGIN * in_force / times_slower).max(self.floor())
+        (JUMP_MARGIN * in_force / times_slower).max(self.least())
+    }
+
+    /// No jump goes lower.
+    fn least(&self) -> f64 {
+        self.floor().max(f64::from(self.bounds().0))
     }
 
     /// How many slots what was done would have held at R0: those that were truly at work.

@@ -278,7 +278,7 @@ impl Window {
 /// What a calm window was like.
 #[derive(Clone, Copy)]
 pub(super) struct Usual {
-    /// Means over its samples.
+    /// Means over its samples; of `ratio`, of their sums.
     pub(super) x: f64,
     pub(super) ratio: f64,
     pub(super) ns: f64,
@@ -406,6 +406,34 @@ impl Pending {
         self.lessons.copy_within(len..all, 0);
         self.len = (all - len) as u64;
         less
+    }
+}
+
+#[cfg(test)]
+impl Window {
+    pub(super) fn scramble(&mut self, bits: &mut impl FnMut() -> u64) {
+        (self.start, self.since) = (bits(), bits());
+        for number in [
+            &mut self.n,
+            &mut self.ended,
+            &mut self.errors,
+            &mut self.answered,
+            &mut self.sent_n,
+            &mut self.calm_n,
+        ] {
+            *number = bits() as u32;
+        }
+        for number in [&mut self.sum_x, &mut self.sent_x, &mut self.calm_x] {
+            *number = f64::from_bits(bits());
+        }
+        for took in [
+            &mut self.took,
+            &mut self.sent_took,
+            &mut self.all,
+            &mut self.calm_took,
+        ] {
+            took.scramble(bits);
+        }
     }
 }
 

@@ -31,9 +31,8 @@ fn scramble(limiter: &mut Limiter, bits: &mut impl FnMut() -> u64) {
     (limiter.min, limiter.max) = (bits() as u32 % 200, bits() as u32 % 200);
     (limiter.cluster, limiter.adaptive) = (bits() as u32 % 3, bits() as u32 % 3);
     limiter.timeout_ns = bits();
-    limiter.window.start = bits();
-    (limiter.window.n, limiter.window.ended) = (bits() as u32, bits() as u32);
-    (limiter.window.errors, limiter.window.answered) = (bits() as u32, bits() as u32);
+    limiter.starting = bits() as u32 % 3;
+    limiter.window.scramble(bits);
     limiter.recent.scramble(bits);
     limiter.pending.scramble(bits);
     limiter.upload.scramble(bits);

@@ -544,27 +544,58 @@ fn what_waits_for_the_slow_is_no_reason_to_jump() {
     assert!(jumped && step == steps::VERIFY, "{step}");
 }
 
-#[test]
-fn a_start_where_little_is_done_goes_down_at_once() {
+/// A pool with a limit of 100 that has begun a start.
+fn starting(settings: &Settings) -> Bed {
     let mut bed = calm(20, 40);
+    bed.limiter.configure(settings, Nanos(bed.now));
     bed.limiter.set(100.0);
-    // As at the beginning of a flood: what ends is quick, and it is what 10 slots do.
     while bed.limiter.step != steps::FIRST {
         bed.window(RESPONSE, true, 100);
     }
+    bed
+}
+
+#[test]
+fn a_start_where_little_is_done_goes_down_at_once() {
+    // As at the beginning of a flood: what ends is quick, and it is what 10 slots do.
+    let mut bed = starting(&settings());
     while bed.limiter.step == steps::FIRST {
         bed.window(RESPONSE, true, 100);
     }
     assert_eq!(bed.limiter.step, steps::VERIFY);
     let limit = bed.limiter.limit;
     assert!((10.5..11.5).contains(&limit), "{limit}");
-    // Of a backend that does as much as is in flight, more is tried.
-    let mut bed = calm(20, 40);
-    bed.limiter.set(100.0);
-    while !(steps::FIRST + 1..=steps::VERIFY).contains(&bed.limiter.step) {
-        full(&mut bed, RESPONSE);
+    // Where that does not help, the start goes on as if nothing had been; R0 too is what it was.
+    let usual = bed.limiter.base_ratio.get();
+    while matches!(bed.limiter.step, steps::VERIFY | steps::VERIFY_AGAIN) {
+        full(&mut bed, 5 * RESPONSE);
     }
-    assert_eq!(bed.limiter.limit, 200.0);
+    assert_eq!(
+        (bed.limiter.limit, bed.limiter.base_ratio.get()),
+        (200.0, usual)
+    );
+}
+
+#[test]
+fn a_start_at_a_backend_that_does_what_is_in_flight_tries_more() {
+    let tries = |settings: &Settings, ns| {
+        let mut bed = starting(settings);
+        while bed.limiter.step == steps::FIRST {
+            match ns {
+                Some(ns) => full(&mut bed, ns),
+                None => bed.window(RESPONSE, true, 100),
+            }
+        }
+        (bed.limiter.step != steps::VERIFY).then_some(bed.limiter.limit)
+    };
+    assert_eq!(tries(&settings(), Some(RESPONSE)), Some(200.0));
+    assert_eq!(tries(&settings(), None), None);
+    // The operator has said that no fewer are right.
+    let least = Settings {
+        min: 95,
+        ..settings()
+    };
+    assert_eq!(tries(&least, None), Some(200.0));
 }
 
 #[test]
