@@ -112,7 +112,10 @@ fn parts(c: &mut Criterion<CpuTime>) {
     });
     c.bench_function("pools/user taken and given back", |b| {
         b.iter(|| {
-            let slot = region.take_user(black_box(77), 4).expect("room");
+            let slot = region
+                .take_user(black_box(77), 4)
+                .expect("the lock")
+                .expect("room");
             region.give_user(slot)
         })
     });

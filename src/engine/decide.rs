@@ -203,10 +203,11 @@ fn score<'r, X: Exchange<'r>>(
     let user = match scored.user {
         Some(hash) if scored.level == 0 => {
             let user = w.region.take_user(hash, cap);
-            if user.is_none() {
+            if matches!(user, Ok(None)) {
                 scored.level = 1;
             }
-            user
+            // Whoever cannot be counted for the moment keeps the level all the same.
+            user.unwrap_or_default()
         }
         _ => None,
     };

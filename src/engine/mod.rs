@@ -28,6 +28,7 @@ pub mod lists;
 pub mod messages;
 pub mod metrics;
 pub mod options;
+pub mod parked;
 pub mod pools;
 pub mod publish;
 pub mod room;

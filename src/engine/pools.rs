@@ -9,6 +9,7 @@ use super::exchange::{Exchange, Var};
 use super::facts::Facts;
 use super::level::{self, Scored};
 use super::options::Asked;
+use super::parked;
 use super::rules::{CompiledPool, RuleSet};
 use super::thread::{Shared, Unlogged};
 use super::ticket::{Closed, Holds, Record, Slot, TicketId};
@@ -191,8 +192,9 @@ pub fn arrival<'r>(
 }
 
 /// What the pool refuses at once, an arrival that it has then counted; else nothing is changed.
+/// While its lock is not to be had it refuses nobody.
 pub fn would_shed(w: &Worker, pool: &CompiledPool, a: &Arrival) -> Option<Reason> {
-    let asked = touch(w, pool.id, |p, now, wakes| {
+    touch(w, pool.id, |p, now, wakes| {
         p.would_shed(a, now)?;
         match p.arrive(a, now, wakes) {
             Entered::Shed(reason) => Some(reason),
@@ -202,19 +204,29 @@ pub fn would_shed(w: &Worker, pool: &CompiledPool, a: &Arrival) -> Option<Reason
                 None
             }
         }
-    });
-    asked.unwrap_or_else(|| locked_out(w, pool, a))
+    })
+    .flatten()
 }
 
-/// What becomes of an arrival while the pool's lock is not to be had: nobody can be told to wait
-/// for a lock, so it is refused as where no place is left.
+/// What becomes of an arrival while the pool's lock is not to be had. Its holder is off its
+/// processor, as a rule for milliseconds: the arrival asks again then. Only where the holder is
+/// stopped, or as many wait for it as may be in the pool, is it refused.
 #[cold]
-fn locked_out(w: &Worker, pool: &CompiledPool, a: &Arrival) -> Option<Reason> {
+fn locked_out(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival) -> Place {
     if a.exempt {
-        return None;
+        return Place::In;
     }
-    count_shed(w, pool, a.level, Reason::Full);
-    Some(Reason::Full)
+    let settings = &pool.settings;
+    let most = settings.capacity.saturating_add(settings.most());
+    if !parked::park(w, pool.id, ticket, most as usize) {
+        count_shed(w, pool, a.level, Reason::Full);
+        return Place::Out(Reason::Full);
+    }
+    let last = a.since.0.saturating_add(settings.max_wait_ns);
+    let soon = w.region.now().0.saturating_add(parked::MOST_NS);
+    Place::Waits {
+        until: Nanos(last.min(soon)),
+    }
 }
 
 /// Counts a request that is refused, where the pool has not.
@@ -231,7 +243,7 @@ fn shown(pool: &CompiledPool, level: u8) -> u8 {
 /// Asks for a slot.
 pub fn enter(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival) -> Place {
     let Some(entered) = touch(w, pool.id, |p, now, wakes| p.arrive(a, now, wakes)) else {
-        return locked_out(w, pool, a).map_or(Place::In, Place::Out);
+        return locked_out(w, ticket, pool, a);
     };
     let (entry, held) = match entered {
         Entered::Shed(reason) => return Place::Out(reason),
@@ -263,6 +275,10 @@ pub fn enter(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival)
 /// What became of a request that has waited as long as it may.
 pub fn give_up(w: &mut Worker, ticket: TicketId, pool: Option<&CompiledPool>, level: u8) -> Notice {
     let Some(slot) = w.tickets.get(ticket).and_then(|t| t.holds.slot) else {
+        // It has waited for the lock: the pool knows nothing of it.
+        if let Some(pool) = pool {
+            count_shed(w, pool, level, Reason::Timeout);
+        }
         return Notice::Shed(Reason::Timeout);
     };
     if slot.held {

@@ -319,6 +319,12 @@ fn a_user_holds_so_many_of_level_0_and_then_goes_with_the_others() {
     end(&mut w, &mut all[0]);
     let (x, _) = run(&mut w, get(10), &as_user("alice"));
     assert_eq!(x.var("sluice_level"), "0", "one has come back");
+    let held = w.region.users_held();
+    w.region.with_users_locked(|| {
+        let (x, _) = run(&mut w, get(11), &as_user("carol"));
+        assert_eq!(x.var("sluice_level"), "0", "nobody loses it for a lock");
+        assert_eq!(w.region.users_held(), held);
+    });
     for x in &mut all {
         end(&mut w, x);
     }
@@ -492,20 +498,36 @@ fn what_is_refused_for_want_of_the_lock_is_counted_with_the_rest() {
     assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
     assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
     let held = region.pool(id, |_, _, _| {
-        // One that comes, and one whose time is up.
-        let mut c = get(3);
+        // As many as may be in the pool wait for the lock.
+        let mut locked_out = [get(3), get(4)];
+        for x in &mut locked_out {
+            assert_eq!(ask(&mut w, x, &Options::default()), WAIT);
+        }
+        let mut c = get(5);
         assert_eq!(ask(&mut w, &mut c, &Options::default()), REFUSE);
         assert_eq!(c.var("sluice_verdict"), "shed");
-        let mut out = blank();
-        let ticket = b.tickets[0];
-        decide::resume(&mut w, &mut b, ticket, true, &mut out);
-        assert_eq!((out.action, b.var("sluice_verdict")), (REFUSE, "shed"));
+        // Those whose time is up: in the queue, and before it.
+        for x in [&mut b, &mut locked_out[0]] {
+            let (ticket, mut out) = (x.tickets[0], blank());
+            decide::resume(&mut w, x, ticket, true, &mut out);
+            assert_eq!((out.action, x.var("sluice_verdict")), (REFUSE, "shed"));
+        }
+        // In its place another may wait; and one who leaves makes room too.
+        let mut c = get(6);
+        assert_eq!(ask(&mut w, &mut c, &Options::default()), WAIT);
+        end(&mut w, &mut locked_out[1]);
+        let mut d = get(7);
+        assert_eq!(ask(&mut w, &mut d, &Options::default()), WAIT);
+        for x in [&mut c, &mut d] {
+            end(&mut w, x);
+        }
+        assert!(finished(&mut w).is_empty());
     });
     assert!(held.is_some());
     let rows = |(reason, n): (&str, u64)| (format!("\"3\",reason=\"{reason}\"}}"), n);
     assert_eq!(
         sheds(&mut w),
-        (2, [("full", 1), ("timeout", 1)].map(rows).to_vec())
+        (3, [("full", 1), ("timeout", 2)].map(rows).to_vec())
     );
     assert_eq!(view(&w).waiting.iter().sum::<u32>(), 0);
     // The slot was given to somebody who has left, unseen.
@@ -520,8 +542,44 @@ fn what_is_refused_for_want_of_the_lock_is_counted_with_the_rest() {
     assert_eq!(d.var("sluice_verdict"), "shed");
     assert_eq!(
         sheds(&mut w),
-        (3, [("full", 1), ("timeout", 2)].map(rows).to_vec())
+        (4, [("full", 1), ("timeout", 3)].map(rows).to_vec())
     );
+}
+
+/// Its holder is off its processor for a moment: whoever comes is late, not refused.
+#[test]
+fn whoever_finds_the_lock_taken_asks_again() {
+    let mut w = worker(&format!(
+        "{ONE}\n[[rules]]\nname = \"r\"\nrate = \"1/h\"\ncapacity = 2\n"
+    ));
+    let (region, id) = (w.region, w.force.rules.pools[0].id);
+    let (mut a, mut b) = (get(1), get(2));
+    let held = region.pool(id, |_, _, _| {
+        assert_eq!(ask(&mut w, &mut a, &Options::default()), WAIT);
+        assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
+        assert!(finished(&mut w).is_empty(), "still taken");
+    });
+    assert!(held.is_some());
+    assert_eq!(finished(&mut w).len(), 2);
+    assert!(finished(&mut w).is_empty(), "once");
+    for (x, action) in [(&mut a, PROCEED), (&mut b, WAIT)] {
+        let (ticket, mut out) = (x.tickets[0], blank());
+        decide::resume(&mut w, x, ticket, false, &mut out);
+        assert_eq!(out.action, action);
+    }
+    assert_eq!(
+        (view(&w).in_flight, view(&w).waiting.iter().sum::<u32>()),
+        (1, 1)
+    );
+    // The rules were asked once.
+    let mut c = get(3);
+    assert_eq!(ask(&mut w, &mut c, &Options::default()), REFUSE);
+    assert_eq!(c.var("sluice_verdict"), "limited");
+    end(&mut w, &mut a);
+    assert_eq!(finished(&mut w).len(), 1);
+    end(&mut w, &mut b);
+    assert_eq!(view(&w).in_flight, 0);
+    assert_eq!(sheds(&mut w), (0, Vec::new()));
 }
 
 /// Not even for want of a lock.

@@ -22,6 +22,8 @@ use tokio::sync::mpsc;
 
 /// What nginx's thread asks of this one, beside decisions.
 pub enum Job {
+    /// To be woken, then.
+    Wake(Duration),
     Ban {
         ticket: TicketId,
         member: Vec<u8>,
@@ -61,6 +63,8 @@ pub struct Shared {
     /// Requests in queues of pools. Whoever lets one of them go on wakes the reader, so it has to
     /// be there as long.
     queued: AtomicU64,
+    /// It is to be woken in a moment.
+    waking: AtomicBool,
     quitting: AtomicBool,
     exiting: fn() -> bool,
     region: &'static Region,
@@ -96,6 +100,7 @@ impl Shared {
             messages: Messages::default(),
             under_way: AtomicU64::new(0),
             queued: AtomicU64::new(0),
+            waking: AtomicBool::new(false),
             quitting: AtomicBool::new(false),
             exiting,
             region,
@@ -173,6 +178,25 @@ impl Shared {
     /// Lets nginx's thread look what there is for it.
     pub fn wake(&self) {
         self.waker.wake();
+    }
+
+    /// The same in a moment; of several calls meanwhile the first counts.
+    pub fn wake_in(self: &Arc<Shared>, time: Duration) {
+        // Relaxed: only nginx's thread sets it, and finding it set a little longer is a moment more.
+        if self.waking.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if self.submit(Job::Wake(time)).is_err() {
+            // Without a thread whoever waits looks itself.
+            self.waking.store(false, Ordering::Relaxed);
+        }
+    }
+
+    async fn woken_in(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+        self.waking.store(false, Ordering::Relaxed); // with `wake_in`
+        self.wake();
+        self.under_way.fetch_sub(1, Ordering::AcqRel);
     }
 
     fn finish(&self, done: Done) {
@@ -399,6 +423,7 @@ fn carry_out(shared: &Arc<Shared>, client: Option<&Client>, job: Job) {
     tokio::task::spawn_local(async move {
         let began = Instant::now();
         let (ticket, result) = match job {
+            Job::Wake(time) => return shared.woken_in(time).await,
             Job::Ban {
                 ticket,
                 member,

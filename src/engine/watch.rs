@@ -143,7 +143,7 @@ impl<'a, F: Fn(&str, bool, &View)> Watch<'a, F> {
             stuck.said = Some(now);
             self.shared.error(format!(
                 "sluice: pool \"{name}\": a worker has held it for {:?} and does not go on (is it \
-                 stopped?); until it does, requests for this pool are shed",
+                 stopped?); until it does, requests for this pool wait for up to a second and are shed",
                 now - stuck.since
             ));
         }

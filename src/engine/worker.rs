@@ -5,6 +5,7 @@ use super::current::{Current, InForce};
 use super::degrade::Shown;
 use super::facts::Buffers;
 use super::lists::unix_ns;
+use super::parked::{self, Parked};
 use super::pools::{self, Ended};
 use super::publish::Published;
 use super::setup::{self, Setup};
@@ -16,7 +17,7 @@ use crate::bridge;
 use crate::domain::client::ProxyTrust;
 use crate::domain::config::OnError;
 use crate::domain::key::KeyBuf;
-use crate::domain::pool::Collected;
+use crate::domain::pool::{Collected, Notice};
 use crate::domain::units::Nanos;
 use crate::redis::{Health, StoreError};
 use crate::shm::lists::Lists;
@@ -56,6 +57,7 @@ pub struct Worker {
     pub logs: bool,
     /// Pools in which requests of this worker have waited.
     pub queues: Vec<PoolId>,
+    pub parked: Parked,
     collected: Vec<Collected>,
     drawn: u64,
     pub pages: Shown,
@@ -184,6 +186,7 @@ impl Worker {
             ended: None,
             logs: false,
             queues: Vec::new(),
+            parked: Parked::default(),
             collected: Vec::new(),
             drawn: setup.region.now().0 ^ u64::from(std::process::id()) << 32 | 1,
             pages: Shown::default(),
@@ -278,7 +281,13 @@ impl Worker {
         for i in 0..self.queues.len() {
             n += self.hear(self.queues[i], room - n, &mut each);
         }
-        n
+        n + parked::try_again(self, room - n, |w, ticket| {
+            if let Some(p) = w.tickets.get(ticket).and_then(|t| t.pending.as_mut()) {
+                // As one whose slot was withdrawn: it asks again.
+                p.notice = Some(Notice::Withdrawn);
+            }
+            each(ticket.index);
+        })
     }
 
     /// Files what became of this worker's waiters in a pool; how many.
@@ -292,8 +301,8 @@ impl Worker {
             p.collect(line, room, now, &mut collected)
         });
         if heard.is_none() {
-            // Its lock was not to be had: again, after whatever else there is to do.
-            self.shared.wake();
+            // Its lock was not to be had. Not at once: its holder may need this processor.
+            self.shared.wake_in(parked::AGAIN);
         }
         let n = collected.len();
         for c in collected.drain(..) {

@@ -316,7 +316,7 @@ fn a_worker_that_starts_again_finds_nothing_of_old() {
     for ticket in 0..3 {
         arrive(&region, pool, ticket).unwrap();
     }
-    let _kept = region.take_user(1, 4).unwrap();
+    let _kept = region.take_user(1, 4).unwrap().unwrap();
     // Again in the same process: a reload without a master.
     region.attach_worker(2).unwrap();
     assert_eq!((held(&region, pool), region.users_held()), ((2, 1), 1));

@@ -129,6 +129,12 @@ impl<'a> Users<'a> {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub fn lock(self) -> super::pool::Guard<'a> {
+        let taken = self.head.lock.lock_within(PATIENCE);
+        taken.map_err(|_| ()).expect("nobody else has it")
+    }
+
     /// The lock can never be taken again: see [`RobustLock::renew`].
     pub fn renew(self, lost: u32) {
         self.head.lock.renew(lost);

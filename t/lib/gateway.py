@@ -116,13 +116,18 @@ def soon(condition, seconds=5.0, step=0.05):
         time.sleep(step)
 
 
-def alive(pid):
-    """Zombies have ended."""
+def state(pid):
+    """As ps shows it; X: there is none."""
     try:
         with open("/proc/%d/stat" % pid) as f:
-            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+            return f.read().rsplit(")", 1)[1].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def alive(pid):
+    """Zombies have ended."""
+    return state(pid) not in "ZX"
 
 
 def children(pid):

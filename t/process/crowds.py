@@ -2,15 +2,19 @@
 """Pools under many clients and dying workers: ten thousand that wait, workers
 that are killed or stopped with slots in hand, clients that hang up by the
 thousand, one that asks for all, a flood beside what matters."""
+import mmap
 import os
 import random
 import signal
+import struct
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
 from gateway import (ROOT, SOAK, Connection, alive, children,  # noqa: E402
-                     free_port, main, roomy, soon)
+                     flood, free_port, main, request_bytes, roomy, soon,
+                     state)
 from pools import (PoolCase, percentile, pool, request, say,  # noqa: E402
                    times)
 
@@ -304,6 +308,107 @@ class Stopped(PoolCase):
         self.assertLessEqual({c.status for c in waits}, {200, 503})
         self.assertTrue(alive(victim))
         self.at_rest(gw)
+
+    def stop_inside(self, gw, victim):
+        """Stops that worker while it holds the pool's lock, the work of a
+        microsecond: as often as it takes. Returns what has to be called once
+        it goes on, which says how the load was answered."""
+        over, counts = threading.Event(), {}
+
+        def load():
+            while not over.is_set():
+                for status, n in flood(gw.port, [request_bytes("/b/1/x")],
+                                       1600, 8)[0].items():
+                    counts[status] = counts.get(status, 0) + n
+
+        loading = threading.Thread(target=load)
+        loading.start()
+
+        def settle():
+            over.set()
+            loading.join()
+            return counts
+        self.addCleanup(settle)
+
+        # The lock is in the page with the pool's name: a mutex of the C
+        # library, whose word and owner are the thread that has it.
+        mine = struct.pack("<i", victim)
+        with open(gw.shm, "rb") as file, \
+                mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as region:
+            pages, at = set(), region.find(b"tried-inside")
+            while at >= 0:
+                pages.add(at & ~4095)
+                at = region.find(b"tried-inside", at + 1)
+            places = [page + at for page in pages for at in range(0, 4096, 64)]
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                os.kill(victim, signal.SIGSTOP)
+                if not soon(lambda: state(victim) == "T", 1, 0.0002):
+                    break
+                if any(region[at:at + 4] == region[at + 8:at + 12] == mine
+                       for at in places):
+                    return settle
+                os.kill(victim, signal.SIGCONT)
+                time.sleep(0.001)
+        os.kill(victim, signal.SIGCONT)
+        self.fail("the worker was never stopped with the lock")
+
+    def locked_out(self, seconds):
+        """A worker is stopped for so long while it has the pool's lock.
+        Returns those who came to the others meanwhile."""
+        gw = self.gateway(pool("tried-inside", limit=64), workers=3)
+        by_worker = self.by_worker(gw, 4)
+        victim, *others = by_worker
+        crowd = self.crowd(gw)
+        settle = self.stop_inside(gw, victim)
+        try:
+            clients = []
+            for first, post, lowest, leaves in map(by_worker.get, others):
+                clients += [
+                    crowd.send(request(close=False, **more), sock=to.sock,
+                               keep=True)
+                    for to, more in (
+                        (first, dict(path="/b/0/x", user="u")),
+                        (post, dict(path="/b/0/x", user="v", method="POST",
+                                    body=b"x" * 5000)),
+                        (lowest, dict(path="/b/x")))]
+                gone = crowd.send(request("/b/x"), sock=leaves.sock)
+                crowd.pump(0.02)
+                crowd.leave(gone)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                crowd.pump(0.02)
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        self.assertTrue(crowd.wait(clients, 3))
+        counts = settle()
+        say("with the lock for %.1f s: %s, %s in %s; the load %s"
+            % (seconds, sorted({c.status for c in clients}),
+               len(clients), times([c.took for c in clients]), counts))
+        self.at_rest(gw)
+        self.assertEqual(
+            sum(n for series, n in gw.metrics().items()
+                if series.startswith("sluice_shed_total")),
+            gw.requests_total().get("shed", 0))
+        return clients, counts
+
+    def test_a_moment_off_the_processor_refuses_nobody(self):
+        """As on a machine with more to run than it has processors, with the
+        pool's lock in hand: whoever comes then is late, not refused."""
+        clients, counts = self.locked_out(0.3)
+        self.assertEqual({(c.status, c.verdict) for c in clients},
+                         {(200, "pass")})
+        self.assertEqual(set(counts), {200})
+        self.assertGreater(min(c.took for c in clients), 0.1)
+
+    def test_a_lock_that_does_not_come_back(self):
+        """Stopped for longer: refused after a second."""
+        clients, _ = self.locked_out(3.0)
+        self.assertEqual({(c.status, c.verdict) for c in clients},
+                         {(503, "shed")})
+        took = [c.took for c in clients]
+        self.assertGreater(min(took), 0.9)
+        self.assertLess(max(took), 1 + 1)
 
     def test_stops_under_load(self):
         """Short stops at random moments, also inside the pool's lock: nobody

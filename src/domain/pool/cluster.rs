@@ -72,12 +72,7 @@ impl Pool<'_> {
             held: state.taken,
             in_force: self.limit(now),
             leased: state.leased != 0,
-            cap: if adaptive {
-                settings.max.max(settings.min)
-            } else {
-                settings.limit
-            }
-            .max(1),
+            cap: settings.most().max(1),
             adaptive,
             demand,
             levels,

@@ -61,6 +61,17 @@ pub struct Settings {
     pub timeout_ns: u64,
 }
 
+impl Settings {
+    /// The highest that the limit can be.
+    pub fn most(&self) -> u32 {
+        if self.adaptive == 1 {
+            self.max.max(self.min)
+        } else {
+            self.limit
+        }
+    }
+}
+
 /// Names an entry: one request's place in the pool, from its arrival to the end
 /// of its slot. A late call with an old generation changes nothing.
 #[repr(C)]

@@ -101,19 +101,25 @@ impl Region {
     // ---- users of level 0 ----
 
     /// One more request of that user, over all workers of the gateway. `None`:
-    /// it holds `cap` already, or there is no room to know it by.
-    pub fn take_user(&self, hash: u64, cap: u32) -> Option<UserSlot> {
-        match self.users().take(hash, cap, self.line_index()) {
-            Err(Missed::Lost(lost)) => {
-                self.renew(|| self.users().renew(lost));
-                None
-            }
-            taken => taken.ok()?,
+    /// it holds `cap` already, or there is no room to know it by. An error: the
+    /// lock is not to be had, so nobody can say.
+    pub fn take_user(&self, hash: u64, cap: u32) -> Result<Option<UserSlot>, Missed> {
+        let taken = self.users().take(hash, cap, self.line_index());
+        if let Err(Missed::Lost(lost)) = taken {
+            self.renew(|| self.users().renew(lost));
         }
+        taken
     }
 
     pub fn give_user(&self, slot: UserSlot) {
         self.users().give(slot, self.line_index());
+    }
+
+    #[cfg(test)]
+    pub fn with_users_locked<T>(&self, f: impl FnOnce() -> T) -> T {
+        let users = self.users();
+        let _held = users.lock();
+        f()
     }
 
     /// Requests of users that are held, of all of them.
