@@ -71,20 +71,25 @@ fn release(region: &Region, pool: PoolId, id: EntryId) {
 fn parts(c: &mut Criterion<CpuTime>) {
     let region = Region::on_heap(64 << 20);
     region.attach_worker(1).expect("a line");
-    let take = |name: &str, limit| {
-        region
-            .take_pool(name, &settings(limit), 1, 1)
-            .expect("a place")
-    };
-    let pool = take("backend", 100);
+    let take =
+        |name: &str, settings: &Settings| region.take_pool(name, settings, 1, 1).expect("a place");
+    let pool = take("backend", &settings(100));
     c.bench_function("pools/lock, clock and unlock", |b| {
         b.iter(|| region.pool(black_box(pool), |_, now, _| now))
     });
     c.bench_function("pools/arrive and release", |b| {
         b.iter(|| release(&region, pool, admitted(&region, pool)))
     });
+    let found = Settings {
+        adaptive: 1,
+        ..settings(0)
+    };
+    let pool = take("found", &found);
+    c.bench_function("pools/arrive and release, the limit is found", |b| {
+        b.iter(|| release(&region, pool, admitted(&region, pool)))
+    });
     // 10,000 wait, each release grants the next, whom this worker collects.
-    let queue = take("queue", 1);
+    let queue = take("queue", &settings(1));
     let mut holds = match arrive(&region, queue, 0, 0) {
         Entered::Admitted(id) => id,
         other => panic!("{other:?}"),

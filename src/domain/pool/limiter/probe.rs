@@ -1,6 +1,6 @@
 //! One measurement at one limit: what was sent before it began, or before the
 //! backend had settled at that limit, is not in it.
-use super::window::Took;
+use super::window::{Response, Took};
 
 /// Routes are told apart in a measurement modulo this.
 const STRATA: usize = 64;
@@ -99,20 +99,19 @@ impl Probe {
         self.took = took;
     }
 
-    /// `sample`: ns, and x.
-    pub(super) fn add(&mut self, dispatched: u64, route: u8, sample: Option<(f64, f64)>, now: u64) {
+    pub(super) fn add(&mut self, dispatched: u64, route: u8, sample: Option<&Response>, now: u64) {
         if now < self.from {
             return;
         }
-        if let Some((ns, x)) = sample {
+        if let Some(it) = sample {
             self.ended = self.ended.saturating_add(1);
-            self.work_ns += ns / x.exp();
+            self.work_ns += it.usual_ns;
             if (self.from..self.close).contains(&dispatched) {
                 let stratum = &mut self.strata[usize::from(route) % STRATA];
-                stratum.sum += x;
+                stratum.sum += it.x;
                 stratum.n = stratum.n.saturating_add(1);
-                stratum.sum_ratio += x.exp();
-                self.took.add(ns, ns / x.exp());
+                stratum.sum_ratio += it.ratio();
+                self.took.add(it);
             }
         }
     }

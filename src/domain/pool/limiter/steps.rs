@@ -12,7 +12,7 @@
 //! ```
 use super::super::routes::Routes;
 use super::probe::{By, Plan};
-use super::window::Window;
+use super::window::{Response, Window};
 use super::{Done, FURTHEST_NS, Limiter, MS, Nanos, S};
 
 /// Nothing is being measured.
@@ -77,11 +77,6 @@ const UNKNOWN_NS: f64 = MS as f64;
 /// A measurement of fewer samples says nothing.
 const FEWEST: u32 = 10;
 
-/// A response against what is usual.
-fn x(ns: f64, route: u8, routes: &Routes) -> f64 {
-    (ns / routes.usual_ns(route).unwrap_or(UNKNOWN_NS)).ln()
-}
-
 impl Limiter {
     /// One request more that ended, here or anywhere in a cluster.
     pub(super) fn take(&mut self, c: &Done, routes: &mut Routes, now: Nanos) {
@@ -94,15 +89,17 @@ impl Limiter {
             self.waited_at = now;
         }
         let ns = c.response.map_or(0.0, |response| response.0 as f64);
-        let sample = (ns > 0.0 && !c.error).then(|| (ns, x(ns, c.route, routes)));
+        let usual_ns = || routes.usual_ns(c.route).unwrap_or(UNKNOWN_NS);
+        let sample = (ns > 0.0 && !c.error).then(|| Response::new(ns, usual_ns()));
+        let sample = sample.as_ref();
         let dispatched = c.dispatched.0;
         self.window.add(dispatched, sample, self.calm_since);
         if matches!(self.step, VERIFY | VERIFY_AGAIN) {
             self.first.add(dispatched, c.route, sample, now);
         }
         self.probe.add(dispatched, c.route, sample, now);
-        if let Some((ns, x)) = sample {
-            self.recent.push(ns, x);
+        if let Some(it) = sample {
+            self.recent.push(ns, it.x);
             if dispatched >= self.calm_since {
                 self.pending.push(c.route, ns, dispatched);
             }

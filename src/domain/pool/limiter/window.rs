@@ -74,6 +74,30 @@ impl Mean {
     }
 }
 
+/// A response against what is usual on its route.
+#[derive(Clone, Copy)]
+pub(super) struct Response {
+    pub(super) ns: f64,
+    pub(super) usual_ns: f64,
+    /// ln(ns / usual_ns): whether responses are slower is told best by its mean.
+    pub(super) x: f64,
+}
+
+impl Response {
+    pub(super) fn new(ns: f64, usual_ns: f64) -> Response {
+        Response {
+            ns,
+            usual_ns,
+            x: (ns / usual_ns).ln(),
+        }
+    }
+
+    /// How many times as long as usual.
+    pub(super) fn ratio(&self) -> f64 {
+        self.ns / self.usual_ns
+    }
+}
+
 /// Of some requests: how long they took, and how long such requests usually take, ns.
 ///
 /// By Little's law what is in flight is the throughput times the mean of what they take,
@@ -93,9 +117,9 @@ impl Took {
         usual_ns: 0.0,
     };
 
-    pub(super) fn add(&mut self, ns: f64, usual_ns: f64) {
-        self.ns += ns;
-        self.usual_ns += usual_ns;
+    pub(super) fn add(&mut self, it: &Response) {
+        self.ns += it.ns;
+        self.usual_ns += it.usual_ns;
     }
 
     /// How many times as long as usual; no number where nothing is known.
@@ -183,27 +207,26 @@ impl Window {
         self.since = since;
     }
 
-    pub(super) fn add(&mut self, dispatched: u64, sample: Option<(f64, f64)>, calm_since: u64) {
-        let Some((ns, x)) = sample else {
+    pub(super) fn add(&mut self, dispatched: u64, sample: Option<&Response>, calm_since: u64) {
+        let Some(it) = sample else {
             return;
         };
-        let usual_ns = ns / x.exp();
         self.answered = self.answered.saturating_add(1);
-        self.all.add(ns, usual_ns);
+        self.all.add(it);
         if dispatched >= self.since {
             self.n = self.n.saturating_add(1);
-            self.sum_x += x;
-            self.took.add(ns, usual_ns);
+            self.sum_x += it.x;
+            self.took.add(it);
         }
         if dispatched >= self.start {
             self.sent_n = self.sent_n.saturating_add(1);
-            self.sent_x += x;
-            self.sent_took.add(ns, usual_ns);
+            self.sent_x += it.x;
+            self.sent_took.add(it);
         }
         if dispatched >= calm_since {
             self.calm_n = self.calm_n.saturating_add(1);
-            self.calm_x += x;
-            self.calm_took.add(ns, usual_ns);
+            self.calm_x += it.x;
+            self.calm_took.add(it);
         }
     }
 

@@ -1,4 +1,5 @@
 //! One rule a test.
+use super::window::Response;
 use super::*;
 
 const RESPONSE: u64 = 20 * MS;
@@ -368,7 +369,7 @@ fn pair(bed: &mut Bed, low: f64, high: f64) {
     ] {
         of.begin(bed.now, &plan);
         for _ in 0..1_500 {
-            of.add(bed.now, 0, Some((x.exp(), x)), bed.now);
+            of.add(bed.now, 0, Some(&Response::new(x.exp(), 1.0)), bed.now);
         }
     }
     bed.limiter.end_pair(bed.now);
@@ -432,12 +433,17 @@ fn a_measurement_compares_each_route_with_itself() {
         for at in 0..100 {
             let route = u8::from(at < long);
             let x = f64::from(route);
-            probe.add(T0 + 10 + at, route, Some((x.exp(), x)), T0 + 150);
+            probe.add(
+                T0 + 10 + at,
+                route,
+                Some(&Response::new(x.exp(), 1.0)),
+                T0 + 150,
+            );
         }
         // Sent before it began or after it closed, and ended before it began.
-        probe.add(T0 + 9, 0, Some((100.0, 100.0)), T0 + 150);
-        probe.add(T0 + 110, 0, Some((100.0, 100.0)), T0 + 150);
-        probe.add(T0 + 10, 0, Some((100.0, 100.0)), T0 + 9);
+        probe.add(T0 + 9, 0, Some(&Response::new(100.0, 1.0)), T0 + 150);
+        probe.add(T0 + 110, 0, Some(&Response::new(100.0, 1.0)), T0 + 150);
+        probe.add(T0 + 10, 0, Some(&Response::new(100.0, 1.0)), T0 + 9);
         assert_eq!(probe.n(), 100);
     }
     let [first, second] = probes;
