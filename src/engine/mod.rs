@@ -28,7 +28,6 @@ pub mod lists;
 pub mod messages;
 pub mod metrics;
 pub mod options;
-pub mod parked;
 pub mod pools;
 pub mod publish;
 pub mod room;
@@ -39,6 +38,7 @@ pub mod sync;
 pub mod thread;
 pub mod ticket;
 pub mod tool;
+pub mod waiters;
 pub mod watch;
 pub mod worker;
 

@@ -9,10 +9,10 @@ use super::exchange::{Exchange, Var};
 use super::facts::Facts;
 use super::level::{self, Scored};
 use super::options::Asked;
-use super::parked;
 use super::rules::{CompiledPool, RuleSet};
 use super::thread::{Shared, Unlogged};
 use super::ticket::{Closed, Holds, Record, Slot, TicketId};
+use super::waiters;
 use super::worker::Worker;
 use crate::domain::config::{Mode, Release};
 use crate::domain::pool::{
@@ -192,9 +192,9 @@ pub fn arrival<'r>(
 }
 
 /// What the pool refuses at once, an arrival that it has then counted; else nothing is changed.
-/// While its lock is not to be had it refuses nobody.
+/// While its lock is not to be had, who may wait for that is not refused.
 pub fn would_shed(w: &Worker, pool: &CompiledPool, a: &Arrival) -> Option<Reason> {
-    touch(w, pool.id, |p, now, wakes| {
+    let asked = touch(w, pool.id, |p, now, wakes| {
         p.would_shed(a, now)?;
         match p.arrive(a, now, wakes) {
             Entered::Shed(reason) => Some(reason),
@@ -204,26 +204,38 @@ pub fn would_shed(w: &Worker, pool: &CompiledPool, a: &Arrival) -> Option<Reason
                 None
             }
         }
+    });
+    asked.unwrap_or_else(|| {
+        let level = shown(pool, a.level);
+        let may = a.exempt || w.waiters.has_room(pool.id, level, most_parked(pool));
+        (!may).then(|| {
+            count_shed(w, pool, a.level, Reason::Full);
+            Reason::Full
+        })
     })
-    .flatten()
 }
 
-/// What becomes of an arrival while the pool's lock is not to be had. Its holder is off its
-/// processor, as a rule for milliseconds: the arrival asks again then. Only where the holder is
-/// stopped, or as many wait for it as may be in the pool, is it refused.
+/// As many of a worker's requests may wait for the lock as may be in the pool.
+fn most_parked(pool: &CompiledPool) -> usize {
+    let settings = &pool.settings;
+    settings.capacity.saturating_add(settings.most()) as usize
+}
+
+/// What becomes of an arrival while the pool's lock is not to be had: its holder is off its
+/// processor, as a rule for milliseconds. The arrival asks again then.
 #[cold]
 fn locked_out(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival) -> Place {
-    if a.exempt {
+    // Of earlier rules, and given up by now: nothing limits that request any more.
+    if a.exempt || !w.region.has_pool(pool.id) {
         return Place::In;
     }
-    let settings = &pool.settings;
-    let most = settings.capacity.saturating_add(settings.most());
-    if !parked::park(w, pool.id, ticket, most as usize) {
+    let level = shown(pool, a.level);
+    if !waiters::park(w, pool.id, ticket, level, most_parked(pool)) {
         count_shed(w, pool, a.level, Reason::Full);
         return Place::Out(Reason::Full);
     }
-    let last = a.since.0.saturating_add(settings.max_wait_ns);
-    let soon = w.region.now().0.saturating_add(parked::MOST_NS);
+    let last = a.since.0.saturating_add(pool.settings.max_wait_ns);
+    let soon = w.region.now().0.saturating_add(waiters::MOST_NS);
     Place::Waits {
         until: Nanos(last.min(soon)),
     }
@@ -262,10 +274,7 @@ pub fn enter(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival)
     if held {
         Place::In
     } else {
-        w.shared.queue(true);
-        if !w.queues.contains(&pool.id) {
-            w.queues.push(pool.id);
-        }
+        waiters::queue(w, pool.id, true);
         Place::Waits {
             until: Nanos(a.since.0.saturating_add(pool.settings.max_wait_ns)),
         }
@@ -276,7 +285,9 @@ pub fn enter(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival)
 pub fn give_up(w: &mut Worker, ticket: TicketId, pool: Option<&CompiledPool>, level: u8) -> Notice {
     let Some(slot) = w.tickets.get(ticket).and_then(|t| t.holds.slot) else {
         // It has waited for the lock: the pool knows nothing of it.
-        if let Some(pool) = pool {
+        if waiters::unpark(w, ticket)
+            && let Some(pool) = pool
+        {
             count_shed(w, pool, level, Reason::Timeout);
         }
         return Notice::Shed(Reason::Timeout);
@@ -306,11 +317,12 @@ pub fn heard(w: &mut Worker, ticket: TicketId, notice: Notice) {
     let Some(slot) = t.holds.slot.as_mut().filter(|s| !s.held) else {
         return;
     };
+    let pool = slot.pool;
     match notice {
         Notice::Granted => slot.held = true,
         Notice::Shed(_) | Notice::Withdrawn => t.holds.slot = None,
     }
-    w.shared.queue(false);
+    waiters::queue(w, pool, false);
 }
 
 /// Gives back what a request holds before its end.
@@ -328,11 +340,11 @@ pub fn give_back(w: &mut Worker, ticket: TicketId) {
 }
 
 /// Gives back a place in the queue, or a slot without a word about the backend.
-fn drop_slot(w: &Worker, slot: Slot) {
+fn drop_slot(w: &mut Worker, slot: Slot) {
     if slot.held {
         return release(w, slot.pool, slot.entry, NOTHING);
     }
-    w.shared.queue(false);
+    waiters::queue(w, slot.pool, false);
     let left = touch(w, slot.pool, |p, now, wakes| {
         p.leave(slot.entry, now, wakes)
     });
@@ -354,12 +366,23 @@ fn release(w: &Worker, pool: PoolId, entry: EntryId, c: Completion) {
     }
 }
 
+/// A request that has ended waits for no pool.
+fn wait_no_more(w: &mut Worker, holds: &mut Holds) {
+    if let Some(slot) = holds.slot.take_if(|s| !s.held) {
+        drop_slot(w, slot);
+    }
+    if let Some(pool) = holds.parked.take() {
+        waiters::left(w, pool);
+    }
+}
+
 /// Gives back what a closed ticket held. A slot is kept back until the log phase where that has
 /// been seen to come.
 pub fn closed(w: &mut Worker, mut closed: Closed) {
     if w.ended.is_some() {
         flush(w);
     }
+    wait_no_more(w, &mut closed.holds);
     if closed.holds.is_nothing() {
         w.ended = Some(Ended {
             request: closed.request,
@@ -372,7 +395,7 @@ pub fn closed(w: &mut Worker, mut closed: Closed) {
         w.region.give_user(user);
     }
     if let Some(slot) = closed.holds.slot
-        && !(slot.held && w.logs)
+        && !w.logs
     {
         drop_slot(w, slot);
         closed.holds.slot = None;
@@ -458,6 +481,7 @@ fn ended(w: &mut Worker, request: usize) -> Option<Ended> {
     if serial != 0 {
         // Nobody calls at the end of this request but us.
         let mut closed = w.tickets.close(id)?;
+        wait_no_more(w, &mut closed.holds);
         if let Some(user) = closed.holds.user.take() {
             w.region.give_user(user);
         }
@@ -470,6 +494,7 @@ fn ended(w: &mut Worker, request: usize) -> Option<Ended> {
     let t = w.tickets.get(id)?;
     let holds = Holds {
         slot: t.holds.slot.take_if(|s| s.held),
+        parked: None,
         user: None,
         client: std::mem::take(&mut t.holds.client),
     };

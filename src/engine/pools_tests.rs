@@ -12,6 +12,7 @@ use super::ticket::TicketId;
 use super::worker::Worker;
 use crate::domain::pool::View;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 const ONE: &str = r#"
 [[pools]]
@@ -560,6 +561,7 @@ fn whoever_finds_the_lock_taken_asks_again() {
         assert!(finished(&mut w).is_empty(), "still taken");
     });
     assert!(held.is_some());
+    moment();
     assert_eq!(finished(&mut w).len(), 2);
     assert!(finished(&mut w).is_empty(), "once");
     for (x, action) in [(&mut a, PROCEED), (&mut b, WAIT)] {
@@ -580,6 +582,156 @@ fn whoever_finds_the_lock_taken_asks_again() {
     end(&mut w, &mut b);
     assert_eq!(view(&w).in_flight, 0);
     assert_eq!(sheds(&mut w), (0, Vec::new()));
+}
+
+/// Until a lock is tried again.
+fn moment() {
+    std::thread::sleep(std::time::Duration::from_millis(2));
+}
+
+fn resumed(w: &mut Worker, x: &mut Fake, timed_out: bool) -> i32 {
+    let (ticket, mut out) = (x.tickets[0], blank());
+    decide::resume(w, x, ticket, timed_out, &mut out);
+    out.action
+}
+
+/// For the lock too the more important goes before the others.
+#[test]
+fn whoever_waits_for_the_lock_makes_room_for_core() {
+    let mut w = worker(&format!(
+        "{ONE}\n[[priority.rules]]\nname = \"core\"\nlevel = 0\nmatch = {{ path = \"/core\" }}\n"
+    ));
+    let (region, id) = (w.region, w.force.rules.pools[0].id);
+    let core = |id| Fake::get(id, "203.0.113.7", "/core");
+    let mut low = [get(1), get(2)];
+    let mut high = [core(3), core(4), core(5)];
+    let held = region.pool(id, |_, _, _| {
+        for x in &mut low {
+            assert_eq!(ask(&mut w, x, &Options::default()), WAIT);
+        }
+        assert_eq!(ask(&mut w, &mut get(6), &Options::default()), REFUSE);
+        // The newest of the lowest level first.
+        assert_eq!(ask(&mut w, &mut high[0], &as_user("a")), WAIT);
+        assert_eq!(finished(&mut w), HashSet::from([low[1].tickets[0].index]));
+        assert_eq!(resumed(&mut w, &mut low[1], false), REFUSE);
+        assert_eq!(low[1].var("sluice_verdict"), "shed");
+    });
+    assert!(held.is_some());
+    // In the order of their levels.
+    moment();
+    let mut order = Vec::new();
+    w.finished(1, |index| order.push(index));
+    w.finished(1, |index| order.push(index));
+    assert_eq!(order, [&high[0], &low[0]].map(|x| x.tickets[0].index));
+    assert_eq!(resumed(&mut w, &mut high[0], false), PROCEED);
+    assert_eq!(resumed(&mut w, &mut low[0], false), WAIT);
+    let held = region.pool(id, |_, _, _| {
+        for x in &mut high[1..] {
+            assert_eq!(ask(&mut w, x, &as_user("b")), WAIT);
+        }
+        // Nobody is less important; a body is not asked for in vain.
+        let mut post = core(7);
+        post.headers = vec![("content-length", "5")];
+        assert_eq!(ask(&mut w, &mut post, &as_user("c")), REFUSE);
+        assert_eq!(ask(&mut w, &mut core(8), &as_user("c")), REFUSE);
+    });
+    assert!(held.is_some());
+    let rows = [
+        ("\"0\",reason=\"full\"}", 2),
+        ("\"3\",reason=\"evicted\"}", 1),
+        ("\"3\",reason=\"full\"}", 1),
+    ];
+    let (verdicts, mut of_pool) = sheds(&mut w);
+    of_pool.sort_unstable();
+    assert_eq!(
+        (verdicts, of_pool),
+        (4, rows.map(|(k, n)| (k.to_owned(), n)).to_vec())
+    );
+}
+
+/// What a worker does for those that wait it does not do where nobody does.
+#[test]
+fn nobody_tries_a_lock_for_nobody() {
+    let mut w = worker(ONE);
+    let (region, id) = (w.region, w.force.rules.pools[0].id);
+    let (mut a, mut b) = (get(1), get(2));
+    assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
+    assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
+    let mut c = get(3);
+    let held = region.pool(id, |_, _, _| {
+        assert_eq!(ask(&mut w, &mut c, &Options::default()), WAIT);
+        assert!(finished(&mut w).is_empty());
+        assert!(w.shared.wakes_soon(), "for those two");
+        end(&mut w, &mut b);
+        end(&mut w, &mut c);
+        let woken = || !w.shared.wakes_soon();
+        assert!((0..400).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            woken()
+        }));
+        assert!(finished(&mut w).is_empty());
+        assert!(!w.shared.wakes_soon());
+        assert!(w.shared.idle());
+    });
+    assert!(held.is_some());
+    assert_eq!(view(&w).waiting.iter().sum::<u32>(), 0);
+}
+
+/// A reload without a master: another worker goes on in the same process.
+#[test]
+fn whoever_takes_over_goes_on_with_those_that_wait() {
+    let mut w = worker(ONE);
+    let (region, id) = (w.region, w.force.rules.pools[0].id);
+    let (mut a, mut b, mut c) = (get(1), get(2), get(3));
+    assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
+    assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
+    let held = region.pool(id, |_, _, _| {
+        assert_eq!(ask(&mut w, &mut c, &Options::default()), WAIT);
+    });
+    assert!(held.is_some());
+    let before = Arc::clone(&w.shared);
+    let mut next = worker(ONE);
+    next.region = w.region;
+    next.take_over(w);
+    assert!(before.idle() && !next.shared.idle());
+    assert_eq!(finished(&mut next), HashSet::from([c.tickets[0].index]));
+    assert_eq!(
+        resumed(&mut next, &mut c, false),
+        REFUSE,
+        "one waits already"
+    );
+    end(&mut next, &mut a);
+    assert_eq!(finished(&mut next), HashSet::from([b.tickets[0].index]));
+    assert_eq!(resumed(&mut next, &mut b, false), PROCEED);
+    assert!(next.shared.idle());
+}
+
+/// The request had to wait for its body, and meanwhile its pool's place went to another.
+#[test]
+fn a_pool_that_is_gone_holds_nobody_up() {
+    let mut w = worker(&format!("[shm]\nsize = \"1MiB\"\n{ONE}"));
+    let (region, pool) = (w.region, &w.force.rules.pools[0]);
+    let (id, settings) = (pool.id, pool.settings);
+    let mut posts = [get(1), get(2)];
+    for x in &mut posts {
+        x.headers = vec![("content-length", "5")];
+        assert_eq!(ask(&mut w, x, &Options::default()), READ);
+    }
+    let held = region.pool(id, |_, _, _| {
+        assert_eq!(resumed(&mut w, &mut posts[0], true), WAIT);
+    });
+    assert!(held.is_some());
+    let generation = region.setup_generation() + 9;
+    region.my_config_generation(generation);
+    let other = region.take_pool("other", &settings, generation, generation);
+    assert!(other.is_ok() && !region.has_pool(id), "{other:?}");
+    moment();
+    assert_eq!(finished(&mut w).len(), 1);
+    for x in &mut posts {
+        assert_eq!(resumed(&mut w, x, false), PROCEED);
+        end(&mut w, x);
+    }
+    assert!(w.shared.idle());
 }
 
 /// Not even for want of a lock.

@@ -142,10 +142,14 @@ impl Shared {
     /// `hand` is called once, and what it hands over is answered, or not at all.
     fn reach(self: &Arc<Shared>, hand: impl FnOnce(&Inlet)) -> Result<(), String> {
         self.under_way.fetch_add(1, Ordering::AcqRel);
-        let said = |error| {
+        let handed = self.hand_over(hand);
+        if handed.is_err() {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
-            Err(error)
-        };
+        }
+        handed
+    }
+
+    fn hand_over(self: &Arc<Shared>, hand: impl FnOnce(&Inlet)) -> Result<(), String> {
         for _ in 0..2 {
             // The thread closes its end under this lock, or with its death.
             let mut jobs = self.jobs.lock();
@@ -157,11 +161,9 @@ impl Shared {
                 _ => *jobs = None,
             }
             drop(jobs);
-            if let Err(e) = start(self) {
-                return said(e);
-            }
+            start(self)?;
         }
-        said("the background thread does not start".into())
+        Err("the background thread does not start".into())
     }
 
     /// nginx has told this worker to quit.
@@ -180,13 +182,15 @@ impl Shared {
         self.waker.wake();
     }
 
-    /// The same in a moment; of several calls meanwhile the first counts.
+    /// The same in a moment; of several calls meanwhile the first counts. For a worker in which
+    /// requests are in queues: the thread is there for those.
     pub fn wake_in(self: &Arc<Shared>, time: Duration) {
-        // Relaxed: only nginx's thread sets it, and finding it set a little longer is a moment more.
+        // Relaxed, here and where it is cleared: finding it set a little longer is a moment more.
         if self.waking.swap(true, Ordering::Relaxed) {
             return;
         }
-        if self.submit(Job::Wake(time)).is_err() {
+        let handed = self.hand_over(|inlet| drop(inlet.jobs.send(Job::Wake(time))));
+        if handed.is_err() {
             // Without a thread whoever waits looks itself.
             self.waking.store(false, Ordering::Relaxed);
         }
@@ -194,9 +198,8 @@ impl Shared {
 
     async fn woken_in(&self, time: Duration) {
         tokio::time::sleep(time).await;
-        self.waking.store(false, Ordering::Relaxed); // with `wake_in`
+        self.waking.store(false, Ordering::Relaxed);
         self.wake();
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
     }
 
     fn finish(&self, done: Done) {
@@ -230,7 +233,12 @@ impl Shared {
         }
     }
 
-    fn idle(&self) -> bool {
+    #[cfg(test)]
+    pub fn wakes_soon(&self) -> bool {
+        self.waking.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn idle(&self) -> bool {
         self.under_way.load(Ordering::Acquire) == 0 && self.queued.load(Ordering::Acquire) == 0
     }
 }
@@ -319,6 +327,7 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), String> {
             Err(e) => {
                 shared.error(format!("sluice: cannot start the thread's runtime: {e}"));
                 *shared.jobs.lock() = None;
+                shared.waking.store(false, Ordering::Relaxed);
                 return;
             }
         };
@@ -389,6 +398,8 @@ async fn run(
     while !shared.idle() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    // What it was to do in a moment it does not do any more.
+    shared.waking.store(false, Ordering::Relaxed);
     shared.waker.close();
     if let Some(b) = bridge {
         b.abort();

@@ -55,6 +55,8 @@ pub struct Slot {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Holds {
     pub slot: Option<Slot>,
+    /// It waits for that pool's lock.
+    pub parked: Option<PoolId>,
     /// One of those that its user may have at level 0.
     pub user: Option<UserSlot>,
     /// The client, for what is remembered of its behaviour; 0: nothing is.
@@ -63,7 +65,7 @@ pub struct Holds {
 
 impl Holds {
     pub fn is_nothing(&self) -> bool {
-        self.slot.is_none() && self.user.is_none() && self.client == 0
+        self.slot.is_none() && self.parked.is_none() && self.user.is_none() && self.client == 0
     }
 }
 

@@ -5,23 +5,22 @@ use super::current::{Current, InForce};
 use super::degrade::Shown;
 use super::facts::Buffers;
 use super::lists::unix_ns;
-use super::parked::{self, Parked};
 use super::pools::{self, Ended};
 use super::publish::Published;
 use super::setup::{self, Setup};
 use super::sync;
 use super::thread::{self, Done, Shared};
 use super::ticket::{TicketId, Tickets};
+use super::waiters::{self, Waiters};
 use super::watch;
 use crate::bridge;
 use crate::domain::client::ProxyTrust;
 use crate::domain::config::OnError;
 use crate::domain::key::KeyBuf;
-use crate::domain::pool::{Collected, Notice};
 use crate::domain::units::Nanos;
 use crate::redis::{Health, StoreError};
+use crate::shm::Region;
 use crate::shm::lists::Lists;
-use crate::shm::{PoolId, Region};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,10 +54,7 @@ pub struct Worker {
     pub ended: Option<Ended>,
     /// Requests that end are logged, as far as has been seen.
     pub logs: bool,
-    /// Pools in which requests of this worker have waited.
-    pub queues: Vec<PoolId>,
-    pub parked: Parked,
-    collected: Vec<Collected>,
+    pub waiters: Waiters,
     drawn: u64,
     pub pages: Shown,
     health: Option<Arc<Health>>,
@@ -124,8 +120,7 @@ pub fn start(exiting: fn() -> bool) -> Result<(), String> {
         // Without a master a reload starts again in the same process: its requests still hold
         // tickets, its threads end when nothing waits for them.
         if let Some(before) = slot.take() {
-            before.shared.quit();
-            worker.tickets = before.tickets;
+            worker.take_over(before);
         }
         *slot = Some(worker);
     });
@@ -185,9 +180,7 @@ impl Worker {
             scratch: Scratch::default(),
             ended: None,
             logs: false,
-            queues: Vec::new(),
-            parked: Parked::default(),
-            collected: Vec::new(),
+            waiters: Waiters::default(),
             drawn: setup.region.now().0 ^ u64::from(std::process::id()) << 32 | 1,
             pages: Shown::default(),
             health: None,
@@ -198,6 +191,14 @@ impl Worker {
             store_down: false,
             setup,
         }
+    }
+
+    /// Goes on with the requests of the one before, which quits.
+    pub fn take_over(&mut self, mut before: Worker) {
+        self.tickets = before.tickets;
+        self.waiters
+            .take_over(&mut before.waiters, &before.shared, &self.shared);
+        before.shared.quit();
     }
 
     /// Takes rules and lists that came into force since.
@@ -270,7 +271,7 @@ impl Worker {
     /// Files what the thread has finished; returns the tickets of up to `room` of it.
     pub fn finished(&mut self, room: usize, mut each: impl FnMut(u32)) -> usize {
         self.shared.outbox.drain(&mut self.arrived);
-        let mut n = self.arrived.len().min(room);
+        let n = self.arrived.len().min(room);
         for d in self.arrived.drain(..n) {
             let index = d.ticket.index;
             if let Some(p) = self.tickets.get(d.ticket).and_then(|t| t.pending.as_mut()) {
@@ -278,43 +279,7 @@ impl Worker {
             }
             each(index);
         }
-        for i in 0..self.queues.len() {
-            n += self.hear(self.queues[i], room - n, &mut each);
-        }
-        n + parked::try_again(self, room - n, |w, ticket| {
-            if let Some(p) = w.tickets.get(ticket).and_then(|t| t.pending.as_mut()) {
-                // As one whose slot was withdrawn: it asks again.
-                p.notice = Some(Notice::Withdrawn);
-            }
-            each(ticket.index);
-        })
-    }
-
-    /// Files what became of this worker's waiters in a pool; how many.
-    fn hear(&mut self, pool: PoolId, room: usize, each: &mut impl FnMut(u32)) -> usize {
-        if room == 0 {
-            return 0;
-        }
-        let line = self.region.line_index();
-        let mut collected = std::mem::take(&mut self.collected);
-        let heard = pools::touch(self, pool, |p, now, _| {
-            p.collect(line, room, now, &mut collected)
-        });
-        if heard.is_none() {
-            // Its lock was not to be had. Not at once: its holder may need this processor.
-            self.shared.wake_in(parked::AGAIN);
-        }
-        let n = collected.len();
-        for c in collected.drain(..) {
-            let ticket = TicketId::unpack(c.ticket);
-            pools::heard(self, ticket, c.notice);
-            if let Some(p) = self.tickets.get(ticket).and_then(|t| t.pending.as_mut()) {
-                p.notice = Some(c.notice);
-            }
-            each(ticket.index);
-        }
-        self.collected = collected;
-        n
+        n + waiters::hear(self, room - n, &mut each)
     }
 
     /// nginx calls at a request's end, before the log phase.

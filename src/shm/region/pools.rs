@@ -156,6 +156,11 @@ impl Region {
         ))
     }
 
+    /// Not given up since for another name.
+    pub fn has_pool(&self, id: PoolId) -> bool {
+        self.place(id.index()).is(id)
+    }
+
     /// Those that are there, whosever configuration they are in.
     pub fn pools(&self) -> Vec<(PoolId, String)> {
         self.places()
