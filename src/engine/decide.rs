@@ -332,11 +332,13 @@ pub fn resume<'r, X: Exchange<'r>>(
         None => pools::give_up(w, ticket, d.pool(), d.scored.level),
     };
     match notice {
-        // The slot is not for somebody who has left, where nobody could see that.
-        Notice::Granted if x.client_gone() => too_late(w, x, d, out),
+        // A slot is not for somebody who has left, where nobody could see that.
+        Notice::Granted | Notice::Withdrawn if x.client_gone() => too_late(w, x, d, out),
         Notice::Granted => admit(w, x, d),
         Notice::Shed(reason) => shed(w, x, d, reason, out),
-        Notice::Withdrawn if now >= queued.until => too_late(w, x, d, out),
+        Notice::Withdrawn if now >= pools::waits_until(d.pool(), queued.since) => {
+            too_late(w, x, d, out);
+        }
         // This worker was busy or stopped. Its waiters have not lost their turn's time.
         Notice::Withdrawn => enter(w, x, d, queued.since, out),
     }

@@ -234,11 +234,16 @@ fn locked_out(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival
         count_shed(w, pool, a.level, Reason::Full);
         return Place::Out(Reason::Full);
     }
-    let last = a.since.0.saturating_add(pool.settings.max_wait_ns);
     let soon = w.region.now().0.saturating_add(waiters::MOST_NS);
     Place::Waits {
-        until: Nanos(last.min(soon)),
+        until: waits_until(Some(pool), a.since).min(Nanos(soon)),
     }
+}
+
+/// Until when a request may wait that has asked since then.
+pub fn waits_until(pool: Option<&CompiledPool>, since: Nanos) -> Nanos {
+    let max_wait_ns = pool.map_or(0, |pool| pool.settings.max_wait_ns);
+    Nanos(since.0.saturating_add(max_wait_ns))
 }
 
 /// Counts a request that is refused, where the pool has not.
@@ -276,7 +281,7 @@ pub fn enter(w: &mut Worker, ticket: TicketId, pool: &CompiledPool, a: &Arrival)
     } else {
         waiters::queue(w, pool.id, true);
         Place::Waits {
-            until: Nanos(a.since.0.saturating_add(pool.settings.max_wait_ns)),
+            until: waits_until(Some(pool), a.since),
         }
     }
 }
@@ -288,6 +293,10 @@ pub fn give_up(w: &mut Worker, ticket: TicketId, pool: Option<&CompiledPool>, le
         if waiters::unpark(w, ticket)
             && let Some(pool) = pool
         {
+            // This worker may itself have been off its processor all the time.
+            if touch(w, pool.id, |_, _, _| ()).is_some() {
+                return Notice::Withdrawn;
+            }
             count_shed(w, pool, level, Reason::Timeout);
         }
         return Notice::Shed(Reason::Timeout);
@@ -371,8 +380,8 @@ fn wait_no_more(w: &mut Worker, holds: &mut Holds) {
     if let Some(slot) = holds.slot.take_if(|s| !s.held) {
         drop_slot(w, slot);
     }
-    if let Some(pool) = holds.parked.take() {
-        waiters::left(w, pool);
+    if let Some(parked) = holds.parked.take() {
+        waiters::left(w, parked);
     }
 }
 

@@ -8,9 +8,11 @@ use super::options::Options;
 use super::pools;
 use super::publish::{Published, PublishedField};
 use super::sync;
+use super::thread::Done;
 use super::ticket::TicketId;
 use super::worker::Worker;
 use crate::domain::pool::View;
+use crate::redis::{Asks, StoreError};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -402,6 +404,25 @@ fn without_nginxs_cleanup_the_log_phase_gives_back() {
         pools::log(&mut w, &mut x);
     }
     assert_eq!((view(&w).in_flight, w.tickets.out()), (0, 0));
+    // Those that leave while they wait, for the slot or for the lock.
+    let without = |id| Fake {
+        cleanup: false,
+        ..get(id)
+    };
+    let (mut a, mut b, mut c) = (get(5), without(6), without(7));
+    assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
+    assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
+    let (region, id) = (w.region, w.force.rules.pools[0].id);
+    let held = region.pool(id, |_, _, _| {
+        assert_eq!(ask(&mut w, &mut c, &Options::default()), WAIT);
+    });
+    assert!(held.is_some());
+    for x in [&mut b, &mut c] {
+        assert!(!w.shared.idle());
+        pools::log(&mut w, x);
+    }
+    assert!(w.shared.idle());
+    assert_eq!(view(&w).waiting.iter().sum::<u32>(), 0);
 }
 
 #[test]
@@ -598,18 +619,39 @@ fn resumed(w: &mut Worker, x: &mut Fake, timed_out: bool) -> i32 {
 /// For the lock too the more important goes before the others.
 #[test]
 fn whoever_waits_for_the_lock_makes_room_for_core() {
+    let levels = r#"
+        [[priority.rules]]
+        name = "core"
+        level = 0
+        match = { path = "/core" }
+        [[priority.rules]]
+        name = "page"
+        level = 2
+        match = { path = "/page" }
+    "#;
     let mut w = worker(&format!(
-        "{ONE}\n[[priority.rules]]\nname = \"core\"\nlevel = 0\nmatch = {{ path = \"/core\" }}\n"
+        "{}{levels}",
+        ONE.replace("capacity = 1", "capacity = 2")
     ));
     let (region, id) = (w.region, w.force.rules.pools[0].id);
-    let core = |id| Fake::get(id, "203.0.113.7", "/core");
-    let mut low = [get(1), get(2)];
-    let mut high = [core(3), core(4), core(5)];
+    let at = |path| move |id| Fake::get(id, "203.0.113.7", path);
+    let (core, page) = (at("/core"), at("/page"));
+    let post = |mut x: Fake| {
+        x.headers = vec![("content-length", "5")];
+        x
+    };
+    let (mut low, mut middle) = ([get(1), get(2)], page(3));
+    let mut high = [core(4), core(5), core(6), core(7)];
     let held = region.pool(id, |_, _, _| {
-        for x in &mut low {
+        for x in low.iter_mut().chain([&mut middle]) {
             assert_eq!(ask(&mut w, x, &Options::default()), WAIT);
         }
-        assert_eq!(ask(&mut w, &mut get(6), &Options::default()), REFUSE);
+        assert_eq!(ask(&mut w, &mut get(8), &Options::default()), REFUSE);
+        // There is a place for it, and for no other of the lowest.
+        let mut body = post(core(9));
+        assert_eq!(ask(&mut w, &mut body, &as_user("c")), READ);
+        end(&mut w, &mut body);
+        assert_eq!(ask(&mut w, &mut post(get(10)), &Options::default()), REFUSE);
         // The newest of the lowest level first.
         assert_eq!(ask(&mut w, &mut high[0], &as_user("a")), WAIT);
         assert_eq!(finished(&mut w), HashSet::from([low[1].tickets[0].index]));
@@ -620,33 +662,117 @@ fn whoever_waits_for_the_lock_makes_room_for_core() {
     // In the order of their levels.
     moment();
     let mut order = Vec::new();
-    w.finished(1, |index| order.push(index));
-    w.finished(1, |index| order.push(index));
-    assert_eq!(order, [&high[0], &low[0]].map(|x| x.tickets[0].index));
+    for _ in 0..4 {
+        w.finished(1, |index| order.push(index));
+    }
+    let expected = [&high[0], &middle, &low[0]];
+    assert_eq!(order, expected.map(|x| x.tickets[0].index));
     assert_eq!(resumed(&mut w, &mut high[0], false), PROCEED);
+    assert_eq!(resumed(&mut w, &mut middle, false), WAIT);
     assert_eq!(resumed(&mut w, &mut low[0], false), WAIT);
     let held = region.pool(id, |_, _, _| {
         for x in &mut high[1..] {
             assert_eq!(ask(&mut w, x, &as_user("b")), WAIT);
         }
         // Nobody is less important; a body is not asked for in vain.
-        let mut post = core(7);
-        post.headers = vec![("content-length", "5")];
-        assert_eq!(ask(&mut w, &mut post, &as_user("c")), REFUSE);
-        assert_eq!(ask(&mut w, &mut core(8), &as_user("c")), REFUSE);
+        assert_eq!(ask(&mut w, &mut post(core(11)), &as_user("c")), REFUSE);
+        assert_eq!(ask(&mut w, &mut core(12), &as_user("c")), REFUSE);
     });
     assert!(held.is_some());
     let rows = [
         ("\"0\",reason=\"full\"}", 2),
         ("\"3\",reason=\"evicted\"}", 1),
-        ("\"3\",reason=\"full\"}", 1),
+        ("\"3\",reason=\"full\"}", 2),
     ];
     let (verdicts, mut of_pool) = sheds(&mut w);
     of_pool.sort_unstable();
     assert_eq!(
         (verdicts, of_pool),
-        (4, rows.map(|(k, n)| (k.to_owned(), n)).to_vec())
+        (5, rows.map(|(k, n)| (k.to_owned(), n)).to_vec())
     );
+}
+
+/// A second, and no longer than anybody waits; then once more, should this worker itself have been
+/// away.
+#[test]
+fn whoever_waits_for_the_lock_does_so_for_a_second_at_most() {
+    for (max_wait, most) in [("5s", 1.0), ("300ms", 0.3)] {
+        let mut w = worker(&ONE.replace("5s", max_wait));
+        let (region, id) = (w.region, w.force.rules.pools[0].id);
+        let (mut a, mut b) = (get(1), get(2));
+        let held = region.pool(id, |_, _, _| {
+            for x in [&mut a, &mut b] {
+                let mut out = blank();
+                decide::access(&mut w, x, &Options::default(), &mut out);
+                assert_eq!(out.action, WAIT);
+                assert!(
+                    (most - 0.2..=most).contains(&out.seconds),
+                    "{}",
+                    out.seconds
+                );
+            }
+            assert_eq!(resumed(&mut w, &mut a, true), REFUSE);
+        });
+        assert!(held.is_some());
+        assert_eq!(resumed(&mut w, &mut b, true), PROCEED);
+    }
+}
+
+#[test]
+fn a_lock_is_not_waited_for_by_who_has_left_unseen() {
+    let mut w = worker(ONE);
+    let (region, id) = (w.region, w.force.rules.pools[0].id);
+    let mut a = get(1);
+    let held = region.pool(id, |_, _, _| {
+        assert_eq!(ask(&mut w, &mut a, &Options::default()), WAIT);
+    });
+    assert!(held.is_some());
+    assert_eq!(finished(&mut w).len(), 1);
+    a.gone = true;
+    assert_eq!(resumed(&mut w, &mut a, false), REFUSE);
+    assert_eq!(view(&w).in_flight, 0);
+}
+
+/// Ten thousand come and go while the lock is held.
+#[test]
+fn whoever_has_left_takes_no_memory() {
+    let mut w = worker(ONE);
+    let (region, id) = (w.region, w.force.rules.pools[0].id);
+    let held = region.pool(id, |_, _, _| {
+        let mut most = 0;
+        for n in 0..10_000 {
+            let mut x = get(n + 1);
+            assert_eq!(ask(&mut w, &mut x, &Options::default()), WAIT);
+            most = most.max(w.waiters.listed(id));
+            end(&mut w, &mut x);
+        }
+        assert!((10..100).contains(&most), "{most}");
+    });
+    assert!(held.is_some());
+}
+
+/// Its answer comes when it has gone on without it, and waits for a slot.
+#[test]
+fn a_late_answer_of_the_store_ends_no_other_wait() {
+    let mut w = worker(ONE);
+    let (region, id) = (w.region, w.force.rules.pools[0].id);
+    let (mut a, mut b, mut c) = (get(1), get(2), get(3));
+    assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
+    assert_eq!(ask(&mut w, &mut b, &Options::default()), WAIT);
+    let held = region.pool(id, |_, _, _| {
+        assert_eq!(ask(&mut w, &mut c, &Options::default()), WAIT);
+        for x in [&mut b, &mut c] {
+            w.shared.outbox.push(Done {
+                ticket: x.tickets[0],
+                took: std::time::Duration::ZERO,
+                result: Err(StoreError::Timeout),
+                asks: Asks::new(),
+            });
+            finished(&mut w);
+            assert_eq!(resumed(&mut w, x, false), WAIT);
+        }
+    });
+    assert!(held.is_some());
 }
 
 /// What a worker does for those that wait it does not do where nobody does.
@@ -660,17 +786,25 @@ fn nobody_tries_a_lock_for_nobody() {
     let mut c = get(3);
     let held = region.pool(id, |_, _, _| {
         assert_eq!(ask(&mut w, &mut c, &Options::default()), WAIT);
-        assert!(finished(&mut w).is_empty());
-        assert!(w.shared.wakes_soon(), "for those two");
+        let woken = |w: &Worker| {
+            (0..400).any(|_| {
+                moment();
+                !w.shared.wakes_soon()
+            })
+        };
+        // Each time for those two.
+        for _ in 0..3 {
+            assert!(woken(&w));
+            let before = w.shared.asked_to_wake();
+            assert!(finished(&mut w).is_empty());
+            assert_eq!(w.shared.asked_to_wake(), before + 1);
+        }
         end(&mut w, &mut b);
         end(&mut w, &mut c);
-        let woken = || !w.shared.wakes_soon();
-        assert!((0..400).any(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            woken()
-        }));
+        assert!(woken(&w));
+        let before = w.shared.asked_to_wake();
         assert!(finished(&mut w).is_empty());
-        assert!(!w.shared.wakes_soon());
+        assert_eq!(w.shared.asked_to_wake(), before);
         assert!(w.shared.idle());
     });
     assert!(held.is_some());
@@ -680,7 +814,8 @@ fn nobody_tries_a_lock_for_nobody() {
 /// A reload without a master: another worker goes on in the same process.
 #[test]
 fn whoever_takes_over_goes_on_with_those_that_wait() {
-    let mut w = worker(ONE);
+    // Made first: who waits for 100 ms waits by another order.
+    let (mut w, mut next) = (worker(ONE), worker(ONE));
     let (region, id) = (w.region, w.force.rules.pools[0].id);
     let (mut a, mut b, mut c) = (get(1), get(2), get(3));
     assert_eq!(ask(&mut w, &mut a, &Options::default()), PROCEED);
@@ -690,7 +825,6 @@ fn whoever_takes_over_goes_on_with_those_that_wait() {
     });
     assert!(held.is_some());
     let before = Arc::clone(&w.shared);
-    let mut next = worker(ONE);
     next.region = w.region;
     next.take_over(w);
     assert!(before.idle() && !next.shared.idle());

@@ -65,6 +65,8 @@ pub struct Shared {
     queued: AtomicU64,
     /// It is to be woken in a moment.
     waking: AtomicBool,
+    #[cfg(test)]
+    asked_to_wake: AtomicU64,
     quitting: AtomicBool,
     exiting: fn() -> bool,
     region: &'static Region,
@@ -101,6 +103,8 @@ impl Shared {
             under_way: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             waking: AtomicBool::new(false),
+            #[cfg(test)]
+            asked_to_wake: AtomicU64::new(0),
             quitting: AtomicBool::new(false),
             exiting,
             region,
@@ -185,6 +189,8 @@ impl Shared {
     /// The same in a moment; of several calls meanwhile the first counts. For a worker in which
     /// requests are in queues: the thread is there for those.
     pub fn wake_in(self: &Arc<Shared>, time: Duration) {
+        #[cfg(test)]
+        self.asked_to_wake.fetch_add(1, Ordering::Relaxed);
         // Relaxed, here and where it is cleared: finding it set a little longer is a moment more.
         if self.waking.swap(true, Ordering::Relaxed) {
             return;
@@ -236,6 +242,12 @@ impl Shared {
     #[cfg(test)]
     pub fn wakes_soon(&self) -> bool {
         self.waking.load(Ordering::Relaxed)
+    }
+
+    /// How often.
+    #[cfg(test)]
+    pub fn asked_to_wake(&self) -> u64 {
+        self.asked_to_wake.load(Ordering::Relaxed)
     }
 
     pub(super) fn idle(&self) -> bool {

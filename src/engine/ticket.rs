@@ -51,12 +51,18 @@ pub struct Slot {
     pub to_header: bool,
 }
 
+/// A request that waits for a pool's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parked {
+    pub pool: PoolId,
+    pub level: usize,
+}
+
 /// What a request holds of what all workers share, until its end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Holds {
     pub slot: Option<Slot>,
-    /// It waits for that pool's lock.
-    pub parked: Option<PoolId>,
+    pub parked: Option<Parked>,
     /// One of those that its user may have at level 0.
     pub user: Option<UserSlot>,
     /// The client, for what is remembered of its behaviour; 0: nothing is.

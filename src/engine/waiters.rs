@@ -5,7 +5,7 @@
 //! had lets them ask again, the most important first.
 use super::pools;
 use super::thread::Shared;
-use super::ticket::{TicketId, Tickets};
+use super::ticket::{Parked, TicketId, Tickets};
 use super::worker::Worker;
 use crate::domain::pool::{Collected, LEVELS, Notice, Reason};
 use crate::domain::units::Nanos;
@@ -28,9 +28,9 @@ pub struct Waiters {
 
 struct OfPool {
     pool: PoolId,
-    /// How many wait in its queue, and for its lock.
+    /// How many wait in its queue; and for its lock, by level.
     queued: usize,
-    parked: usize,
+    parked: [usize; LEVELS],
     /// For the lock, by level, in the order in which they came. Some have left.
     lists: [VecDeque<TicketId>; LEVELS],
     /// Before this its lock is not tried again.
@@ -38,17 +38,13 @@ struct OfPool {
 }
 
 impl Waiters {
-    fn find(&mut self, pool: PoolId) -> Option<&mut OfPool> {
-        self.pools.iter_mut().find(|it| it.pool == pool)
-    }
-
     fn of(&mut self, pool: PoolId) -> &mut OfPool {
         let at = self.pools.iter().position(|it| it.pool == pool);
         let at = at.unwrap_or_else(|| {
             self.pools.push(OfPool {
                 pool,
                 queued: 0,
-                parked: 0,
+                parked: [0; LEVELS],
                 lists: Default::default(),
                 again: Nanos(0),
             });
@@ -60,7 +56,7 @@ impl Waiters {
     /// Those of another worker of this process, which this one takes over from.
     pub fn take_over(&mut self, before: &mut Waiters, from: &Shared, to: &Shared) {
         *self = std::mem::take(before);
-        for _ in 0..self.pools.iter().map(|it| it.queued + it.parked).sum() {
+        for _ in 0..self.pools.iter().map(OfPool::waiting).sum() {
             from.queue(false);
             to.queue(true);
         }
@@ -68,26 +64,35 @@ impl Waiters {
         to.wake();
     }
 
+    #[cfg(test)]
+    pub fn listed(&mut self, pool: PoolId) -> usize {
+        self.of(pool).lists.iter().map(VecDeque::len).sum()
+    }
+
     /// Is there a place for one of that level more to wait for the lock, be it another's?
     pub fn has_room(&self, pool: PoolId, level: u8, most: usize) -> bool {
         let of = self.pools.iter().find(|it| it.pool == pool);
         of.is_none_or(|it| {
-            it.parked < most
-                || it
-                    .lists
-                    .iter()
-                    .skip(usize::from(level) + 1)
-                    .any(|l| !l.is_empty())
+            let below = it.parked.iter().skip(usize::from(level) + 1);
+            it.for_lock() < most || below.sum::<usize>() > 0
         })
     }
 }
 
 impl OfPool {
+    fn for_lock(&self) -> usize {
+        self.parked.iter().sum()
+    }
+
+    fn waiting(&self) -> usize {
+        self.queued + self.for_lock()
+    }
+
     /// Those that have left are not more than those that wait.
     fn forget_gone(&mut self, tickets: &mut Tickets) {
         const FEW: usize = 64;
         let listed: usize = self.lists.iter().map(VecDeque::len).sum();
-        if listed > 2 * self.parked + FEW {
+        if listed > 2 * self.for_lock() + FEW {
             for list in &mut self.lists {
                 list.retain(|&ticket| is_parked(tickets, ticket));
             }
@@ -111,15 +116,16 @@ pub fn queue(w: &mut Worker, pool: PoolId, waits: bool) {
 /// Lets a request wait for the lock, if need be in the place of one of a lower level. False:
 /// `most` do already.
 pub fn park(w: &mut Worker, pool: PoolId, ticket: TicketId, level: u8, most: usize) -> bool {
-    if w.waiters.of(pool).parked >= most && !evict(w, pool, level) {
+    if w.waiters.of(pool).for_lock() >= most && !evict(w, pool, level) {
         return false;
     }
+    let level = usize::from(level) % LEVELS;
     let of = w.waiters.of(pool);
     of.forget_gone(&mut w.tickets);
-    of.parked += 1;
-    of.lists[usize::from(level) % LEVELS].push_back(ticket);
+    of.parked[level] += 1;
+    of.lists[level].push_back(ticket);
     if let Some(t) = w.tickets.get(ticket) {
-        t.holds.parked = Some(pool);
+        t.holds.parked = Some(Parked { pool, level });
     }
     // The thread that wakes this worker has to be there as long.
     w.shared.queue(true);
@@ -147,17 +153,16 @@ fn evict(w: &mut Worker, pool: PoolId, level: u8) -> bool {
 /// It waits for the lock no longer. False: it has not.
 pub fn unpark(w: &mut Worker, ticket: TicketId) -> bool {
     let parked = w.tickets.get(ticket).and_then(|t| t.holds.parked.take());
-    parked.is_some_and(|pool| {
-        left(w, pool);
+    parked.is_some_and(|it| {
+        left(w, it);
         true
     })
 }
 
 /// One that waited for the lock is gone.
-pub fn left(w: &mut Worker, pool: PoolId) {
-    if let Some(of) = w.waiters.find(pool) {
-        of.parked = of.parked.saturating_sub(1);
-    }
+pub fn left(w: &mut Worker, it: Parked) {
+    let n = &mut w.waiters.of(it.pool).parked[it.level];
+    *n = n.saturating_sub(1);
     w.shared.queue(false);
 }
 
@@ -183,7 +188,7 @@ pub fn hear(w: &mut Worker, room: usize, each: &mut impl FnMut(u32)) -> usize {
             return n;
         }
         let of = &w.waiters.pools[i];
-        if of.queued + of.parked == 0 {
+        if of.waiting() == 0 {
             continue;
         }
         if of.again > now {
@@ -195,7 +200,7 @@ pub fn hear(w: &mut Worker, room: usize, each: &mut impl FnMut(u32)) -> usize {
             w.waiters.pools[i].again = Nanos(now.0 + AGAIN.as_nanos() as u64);
         }
     }
-    w.waiters.pools.retain(|of| of.queued + of.parked > 0);
+    w.waiters.pools.retain(|of| of.waiting() > 0);
     if missed {
         // Not at once: the lock's holder may need this processor.
         w.shared.wake_in(AGAIN);

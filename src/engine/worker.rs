@@ -2,6 +2,7 @@
 use super::buckets::Item;
 use super::cluster;
 use super::current::{Current, InForce};
+use super::decide::GoesOn;
 use super::degrade::Shown;
 use super::facts::Buffers;
 use super::lists::unix_ns;
@@ -195,6 +196,7 @@ impl Worker {
 
     /// Goes on with the requests of the one before, which quits.
     pub fn take_over(&mut self, mut before: Worker) {
+        pools::flush(&mut before);
         self.tickets = before.tickets;
         self.waiters
             .take_over(&mut before.waiters, &before.shared, &self.shared);
@@ -274,7 +276,11 @@ impl Worker {
         let n = self.arrived.len().min(room);
         for d in self.arrived.drain(..n) {
             let index = d.ticket.index;
-            if let Some(p) = self.tickets.get(d.ticket).and_then(|t| t.pending.as_mut()) {
+            let pending = self.tickets.get(d.ticket).and_then(|t| t.pending.as_mut());
+            // An answer that comes too late is not for whoever waits for something else by now.
+            if let Some(p) = pending
+                && matches!(p.goes_on, GoesOn::Store)
+            {
                 p.done = Some(d);
             }
             each(index);

@@ -10,8 +10,8 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
-from gateway import (alive, flood, main, request_bytes,  # noqa: E402
-                     rule, soon)
+from gateway import (alive, flood, main, redis_toml,  # noqa: E402
+                     request_bytes, rule, soon)
 from pools import (Backend, PoolCase, percentile, pool,  # noqa: E402
                    request, say, times)
 
@@ -200,6 +200,31 @@ class Ends(PoolCase):
                                     request_bytes("/free")], 2000, 8)
         self.assertEqual(counts, {200: 2000})
         self.assertLessEqual(self.backend.peak, 4)
+
+
+    def test_a_store_that_hangs_ends_no_wait_for_a_slot(self):
+        """Redis is stopped: those whose decision has to do without it wait
+        for a slot, and the answer that comes too late is not for that."""
+        redis = self.redis()
+        gw = self.gateway(
+            pool(limit=1) + redis_toml(redis, timeout="50ms",
+                                       on_error="local")
+            + rule("r", "1000/s", 1000), workers=1)
+        crowd = self.crowd(gw)
+        held = self.held(crowd, 1, "a", path="/b/0/x", user="h")
+        redis.freeze()
+        try:
+            waiting = [crowd.send(request("/b/0/x", user="w%d" % i))
+                       for i in range(8)]
+            self.assertTrue(crowd.wait(
+                until=lambda: self.waiting(gw) == 8, seconds=2))
+            crowd.pump(0.3)
+            self.backend.release("a", 1)
+            self.assertTrue(crowd.wait(held + waiting))
+        finally:
+            redis.thaw()
+        self.assertEqual([(c.status, c.verdict) for c in held + waiting],
+                         [(200, "pass")] * 9)
 
 
 class Slow(PoolCase):
