@@ -311,13 +311,14 @@ class Stopped(PoolCase):
 
     def stop_inside(self, gw, victim):
         """Stops that worker while it holds the pool's lock, the work of a
-        microsecond: as often as it takes. Returns what has to be called once
+        microsecond: as often as it takes. The kernel deals the load out to
+        all workers. Returns what has to be called once
         it goes on, which says how the load was answered."""
         over, counts = threading.Event(), {}
 
         def load():
             while not over.is_set():
-                for status, n in flood(gw.port, [request_bytes("/b/1/x")],
+                for status, n in flood(gw.each[1], [request_bytes("/b/1/x")],
                                        1600, 8)[0].items():
                     counts[status] = counts.get(status, 0) + n
 
@@ -351,6 +352,7 @@ class Stopped(PoolCase):
                 os.kill(victim, signal.SIGCONT)
                 time.sleep(0.001)
         os.kill(victim, signal.SIGCONT)
+        settle()
         self.fail("the worker was never stopped with the lock")
 
     def locked_out(self, seconds):
