@@ -555,6 +555,34 @@ say(GET("/shut").status)
 
 
 
+=== satisfy any: the same where nothing is decided
+--- redis
+HSET sluice:config mode off
+--- toml
+[store]
+url = "redis://127.0.0.1:$REDIS_PORT/0"
+sync = "100ms"
+--- hooks: none
+--- config
+    access_by_lua_block { require("resty.sluice").access() }
+    log_by_lua_block { require("resty.sluice").log() }
+    location /shut {
+        satisfy any;
+        deny all;
+        rewrite_by_lua_block {
+            require("resty.sluice").access { decline = true }
+        }
+        content_by_lua_block { ngx.print("in\n") }
+    }
+--- driver
+say(within(3, function() return status().mode == "off" end))
+say(GET("/shut").status)
+--- response_body
+true
+403
+
+
+
 === access() in a phase that decides nothing says so
 --- toml
 [[rules]]

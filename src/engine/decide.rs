@@ -95,6 +95,12 @@ pub fn access<'r, X: Exchange<'r>>(
         if w.setup.config.priority.forward {
             x.set_request_header(LEVEL_HEADER, None);
         }
+        // Where a call of this request declines, so does the next one, whatever the mode: nothing
+        // of ours may grant what nginx itself refuses (`satisfy any`).
+        if !x.is_subrequest() && !charged(w, x, out) && options.decline {
+            let ticket = open(w, x);
+            decline(w, ticket);
+        }
         return;
     }
     // A subrequest is part of a request that has been decided; so is what comes back after an
@@ -103,10 +109,8 @@ pub fn access<'r, X: Exchange<'r>>(
         return;
     }
     let ticket = open(w, x);
-    if options.decline
-        && let Some(t) = w.tickets.get(ticket)
-    {
-        t.declined = true;
+    if options.decline {
+        decline(w, ticket);
     }
     let asked = options.check(w);
     let who = client::of_request(w, x);
@@ -251,6 +255,12 @@ fn open<'r>(w: &mut Worker, x: &mut impl Exchange<'r>) -> TicketId {
         }
     }
     ticket
+}
+
+fn decline(w: &mut Worker, ticket: TicketId) {
+    if let Some(t) = w.tickets.get(ticket) {
+        t.declined = true;
+    }
 }
 
 const LEVEL_HEADER: &str = "X-Sluice-Level";

@@ -4,6 +4,9 @@ use super::check;
 use super::decide;
 use super::fake::{Fake, blank, run, verdict, worker};
 use super::options::Options;
+use super::publish::{Published, PublishedField};
+use super::sync;
+use super::worker::Worker;
 use crate::shm::Verdict;
 
 const LOGIN: &str = r#"
@@ -466,20 +469,45 @@ fn with_the_store_out_of_reach_on_error_decides() {
 
 #[test]
 fn a_call_beside_one_that_declined_is_told_to_decline_too() {
-    let mut w = worker(LOGIN);
-    let mut x = Fake::get(1, "203.0.113.7", "/login");
-    let mut out = blank();
-    let decline = Options {
-        decline: true,
-        ..Options::default()
+    let set = |w: &mut Worker, mode: &str| {
+        let field = PublishedField {
+            raw: mode.into(),
+            good: None,
+        };
+        let published = Published {
+            change: 1,
+            fields: [("mode".to_owned(), field)].into(),
+            ..Published::default()
+        };
+        w.force = sync::in_force(&w.setup, &published, None);
     };
-    decide::access(&mut w, &mut x, &decline, &mut out);
-    assert_eq!(out.status, 0);
-    decide::access(&mut w, &mut x, &Options::default(), &mut out);
-    assert_eq!(
-        (out.action, out.status),
-        (Action::Proceed as i32, super::answer::DECLINED)
-    );
+    for (first, second) in [
+        ("enforce", "enforce"),
+        ("off", "off"),
+        ("enforce", "off"),
+        ("off", "enforce"),
+    ] {
+        let mut w = worker(LOGIN);
+        set(&mut w, first);
+        let mut x = Fake::get(1, "203.0.113.7", "/login");
+        let mut out = blank();
+        let decline = Options {
+            decline: true,
+            ..Options::default()
+        };
+        decide::access(&mut w, &mut x, &decline, &mut out);
+        assert_eq!(out.status, 0);
+        set(&mut w, second);
+        decide::access(&mut w, &mut x, &Options::default(), &mut out);
+        assert_eq!(
+            (out.action, out.status),
+            (Action::Proceed as i32, super::answer::DECLINED)
+        );
+        for ticket in x.tickets {
+            w.end(ticket);
+        }
+        assert_eq!(w.tickets.out(), 0);
+    }
 }
 
 #[test]
