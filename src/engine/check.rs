@@ -21,6 +21,7 @@ const KEY_BYTES: usize = 8192;
 const BAN_S: f64 = 10.0 * 365.25 * 86_400.0;
 /// A ban's write may take longer than a decision: nobody's page waits for it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+const WAS_OVER: &str = "sluice: the wait was over already";
 
 /// `cost` 0: the rule's own.
 pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answer) {
@@ -102,15 +103,35 @@ pub fn check(w: &mut Worker, name: &[u8], key: &[u8], cost: f64, out: &mut Answe
 }
 
 fn wait(w: &mut Worker, pending: Pending, timeout: Duration, out: &mut Answer) -> TicketId {
+    forget_left(w, pending.began);
     let ticket = w.tickets.open(0);
+    w.calls.push_back((pending.began + timeout, ticket));
     w.tickets.wait(ticket, Box::new(pending));
     out.wait(ticket, timeout.as_secs_f64());
     ticket
 }
 
+/// Nobody tells of a caller whose client left while it waited, and who does not come back: nginx
+/// calls at the end of requests that were decided. Its ticket is given back some time after the
+/// caller would have stopped waiting.
+fn forget_left(w: &mut Worker, now: Instant) {
+    const LATE: Duration = Duration::from_secs(5);
+    while let Some(&(until, ticket)) = w.calls.front() {
+        let waits = w.tickets.get(ticket).is_some();
+        if waits && now < until + LATE {
+            return;
+        }
+        w.tickets.forget(ticket);
+        w.calls.pop_front();
+    }
+}
+
 /// Goes on with a `check()` that waited.
 pub fn check_resume(w: &mut Worker, ticket: TicketId, timed_out: bool, out: &mut Answer) {
     out.proceed();
+    if w.tickets.get(ticket).is_none() {
+        return out.fault(WAS_OVER);
+    }
     let Some(mut p) = decide::answered(w, ticket, timed_out, out) else {
         return;
     };
@@ -248,7 +269,7 @@ fn write(w: &mut Worker, out: &mut Answer, job: impl FnOnce(TicketId, Instant) -
 pub fn ban_resume(w: &mut Worker, ticket: TicketId, timed_out: bool, out: &mut Answer) {
     out.proceed();
     let Some(p) = w.tickets.get(ticket).and_then(|t| t.pending.as_ref()) else {
-        return out.fault("sluice: the wait was over already");
+        return out.fault(WAS_OVER);
     };
     if p.done.is_none() && !timed_out {
         let over = p.began + WRITE_TIMEOUT;

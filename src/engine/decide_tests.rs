@@ -6,6 +6,7 @@ use super::fake::{Fake, blank, run, verdict, worker};
 use super::options::Options;
 use super::publish::{Published, PublishedField};
 use super::sync;
+use super::ticket::TicketId;
 use super::worker::Worker;
 use crate::shm::Verdict;
 
@@ -508,6 +509,57 @@ fn a_call_beside_one_that_declined_is_told_to_decline_too() {
         }
         assert_eq!(w.tickets.out(), 0);
     }
+}
+
+/// Nobody tells of a `check()` or `ban()` whose caller has left while it waited.
+#[test]
+fn a_call_that_nobody_comes_back_to_is_forgotten() {
+    // One that takes connections, and does not answer.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("its address").port();
+    let store = format!(
+        "[store]\nbackend = \"redis\"\nurl = \"redis://127.0.0.1:{port}/0\"\ntimeout = \"2s\"\n"
+    );
+    let mut w = worker(&format!("{store}{LOGIN}"));
+    let mut out = blank();
+    let mut wait = |w: &mut Worker, n: usize| {
+        for _ in 0..n {
+            check::check(w, b"login", b"k", 0.0, &mut out);
+            assert_eq!(out.action, Action::Wait as i32);
+            check::ban(w, b"192.0.2.1", 5.0, &mut out);
+            assert_eq!(out.action, Action::Wait as i32);
+        }
+        TicketId {
+            index: out.ticket,
+            generation: out.generation,
+        }
+    };
+    let first = wait(&mut w, 50);
+    assert_eq!(w.tickets.out(), 100);
+    // While somebody may come back, all are kept; also those of a time that is nearly over.
+    let earlier = |w: &mut Worker, seconds| {
+        for (until, _) in &mut w.calls {
+            *until -= std::time::Duration::from_secs(seconds);
+        }
+    };
+    earlier(&mut w, 4);
+    wait(&mut w, 1);
+    assert_eq!(w.tickets.out(), 102);
+    earlier(&mut w, 4);
+    wait(&mut w, 1);
+    assert_eq!((w.tickets.out(), w.tickets.waiting()), (4, 4));
+    // Whoever comes back even later is told, and not let in.
+    check::check_resume(&mut w, first, true, &mut out);
+    assert_eq!(out.action, Action::Fault as i32);
+    check::ban_resume(&mut w, first, true, &mut out);
+    assert_eq!(out.action, Action::Fault as i32);
+    // Of those that were answered nothing is kept for longer.
+    for (_, ticket) in std::mem::take(&mut w.calls) {
+        w.calls.push_back((std::time::Instant::now(), ticket));
+        w.tickets.forget(ticket);
+    }
+    check::check(&mut w, b"login", b"k", 0.0, &mut out);
+    assert_eq!((w.tickets.out(), w.calls.len()), (1, 1));
 }
 
 #[test]

@@ -23,6 +23,7 @@ use crate::redis::{Health, StoreError};
 use crate::shm::Region;
 use crate::shm::lists::Lists;
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,8 @@ pub struct Worker {
     /// Requests that end are logged, as far as has been seen.
     pub logs: bool,
     pub waiters: Waiters,
+    /// Of `check()`, `ban()` and `unban()` that wait: until when, in the order in which they came.
+    pub calls: VecDeque<(Instant, TicketId)>,
     drawn: u64,
     pub pages: Shown,
     health: Option<Arc<Health>>,
@@ -182,6 +185,7 @@ impl Worker {
             ended: None,
             logs: false,
             waiters: Waiters::default(),
+            calls: VecDeque::new(),
             drawn: setup.region.now().0 ^ u64::from(std::process::id()) << 32 | 1,
             pages: Shown::default(),
             health: None,
@@ -198,6 +202,7 @@ impl Worker {
     pub fn take_over(&mut self, mut before: Worker) {
         pools::flush(&mut before);
         self.tickets = before.tickets;
+        self.calls = before.calls;
         self.waiters
             .take_over(&mut before.waiters, &before.shared, &self.shared);
         before.shared.quit();
