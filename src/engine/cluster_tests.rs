@@ -269,6 +269,67 @@ fn small_limits_go_slot_by_slot_and_to_who_waits() {
     });
 }
 
+/// What it knew of the gateways is gone. Each has its half by then, and the first that calls again
+/// is not alone.
+#[test]
+fn a_store_that_comes_back_empty_gives_nobody_the_part_of_another() {
+    if !installed() {
+        return;
+    }
+    let server = Server::start();
+    in_thread(async || {
+        let pool = format!("limit = 4\n{QUEUE}");
+        let mut gateways = ["a", "b"].map(|name| Gateway::new(&server, name, &pool));
+        for gateway in &mut gateways {
+            gateway
+                .client
+                .time_us(Instant::now() + LEASE)
+                .await
+                .expect("connected");
+            gateway.worker.region.set_gateways(2);
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < LEASE * 2 {
+            for gateway in &mut gateways {
+                gateway.lease().await.expect("a share");
+                if gateway.member.strict() {
+                    gateway.slots().await.expect("slots");
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(gateways.iter().all(|it| it.member.strict()));
+        tokio::time::sleep(LEASE + Duration::from_millis(100)).await;
+        for gateway in &mut gateways {
+            gateway.arrive(2, 10);
+            assert_eq!(gateway.view().in_flight, 2);
+        }
+        let _: () = server.run("FLUSHALL");
+        for gateway in &gateways {
+            // Their heartbeats are gone too.
+            gateway.worker.region.set_gateways(1);
+        }
+        // The other is back within a second or two; the leases of before have long ended.
+        let begin = Instant::now();
+        while begin.elapsed() < LEASE * 3 / 2 {
+            let first = &mut gateways[0];
+            first.lease().await.expect("a share");
+            first.collect();
+            if first.member.strict() {
+                first.slots().await.expect("slots");
+            }
+            first.collect();
+            let sum = in_flight(&gateways);
+            assert!(sum <= 4 || begin.elapsed() > LEASE, "{sum}");
+            assert!(gateways[0].member.fallback() <= 2);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        gateways[1].lease().await.expect("a share");
+        assert!(gateways.iter().all(|it| it.member.strict()));
+        assert_eq!(gateways[1].member.fallback(), 2);
+    });
+}
+
 /// The leader's limiter hears of what ended elsewhere.
 #[test]
 fn requests_of_all_gateways_reach_the_leader() {

@@ -32,7 +32,9 @@ pub struct Member {
     heard: u64,
     leads: bool,
     gateways: u32,
-    /// Since when those are fewer than are known otherwise.
+    /// How many there were before one of them stayed away.
+    before: u32,
+    /// Since when those are fewer than there were, or than are known otherwise.
     fewer_since: Option<Nanos>,
     differs: bool,
     /// Each slot is taken by itself: of `limit`, at most `entitled`.
@@ -69,6 +71,7 @@ impl Member {
             heard: 0,
             leads: false,
             gateways: 1,
+            before: 1,
             fewer_since: None,
             differs: false,
             strict: false,
@@ -119,13 +122,14 @@ impl Member {
     }
 
     /// How many gateways there are at least. Heartbeats (`seen`) know of those that have no lease
-    /// yet, at a start, but forget one that has gone only after most of a minute: what they show
-    /// and leases do not holds for as long as a gateway may need to come back.
+    /// yet, at a start, but forget one that has gone only after most of a minute; and a Redis that
+    /// comes back empty knows of nobody. What they show, or was there before, and leases do not
+    /// holds for as long as a gateway may need to come back.
     fn known(&self, seen: u32, now: Nanos) -> u32 {
         let back = |since: Nanos| now.0.saturating_sub(since.0) >= COMES_BACK_NS;
         match self.fewer_since {
             Some(since) if back(since) => self.gateways.max(1),
-            _ => seen.max(self.gateways).max(1),
+            _ => seen.max(self.gateways).max(self.before),
         }
     }
 
@@ -177,14 +181,22 @@ impl Member {
     pub fn take(&mut self, share: &Share, looked: &Looked) {
         let until = lease_end(looked.at);
         self.leads = looked.report.adaptive && share.leads;
-        self.gateways = share.gateways.max(1);
-        self.fewer_since = match self.gateways < looked.seen {
-            true => self.fewer_since.or(Some(looked.at)),
-            false => None,
-        };
+        let gateways = share.gateways.max(1);
+        if gateways < self.gateways {
+            self.before = looked.known;
+            self.fewer_since = Some(looked.at);
+        }
+        self.gateways = gateways;
+        if gateways < looked.seen.max(self.before) {
+            self.fewer_since.get_or_insert(looked.at);
+        } else {
+            self.before = gateways;
+            self.fewer_since = None;
+        }
         self.differs = share.differs;
         self.limit = share.limit;
-        self.fallback = share.limit / self.gateways;
+        // Whoever has not called yet goes on with its part all the same.
+        self.fallback = share.limit / self.known(looked.seen, looked.at);
         self.entitled = share.share;
         if !share.strict {
             self.share = share.share;
