@@ -43,6 +43,11 @@ impl Gateway {
         }
     }
 
+    async fn connect(&self) {
+        let now = self.client.time_us(Instant::now() + LEASE).await;
+        now.expect("connected");
+    }
+
     fn pool(&self) -> PoolId {
         self.worker.force.rules.pools[0].id
     }
@@ -115,6 +120,14 @@ impl Gateway {
     }
 }
 
+async fn two(server: &Server, pool: &str) -> [Gateway; 2] {
+    let gateways = ["a", "b"].map(|name| Gateway::new(server, name, pool));
+    for gateway in &gateways {
+        gateway.connect().await;
+    }
+    gateways
+}
+
 fn in_flight(gateways: &[Gateway]) -> u32 {
     gateways.iter().map(|it| it.view().in_flight).sum()
 }
@@ -129,14 +142,9 @@ fn one_limit_for_all_gateways_and_its_part_without_the_store() {
     let server = Server::start();
     in_thread(async || {
         let pool = format!("limit = 20\n{QUEUE}");
-        let mut gateways = ["a", "b"].map(|name| Gateway::new(&server, name, &pool));
+        let mut gateways = two(&server, &pool).await;
         for gateway in &mut gateways {
             assert_eq!(gateway.view().limit, 20, "nobody has spoken yet");
-            gateway
-                .client
-                .time_us(Instant::now() + LEASE)
-                .await
-                .expect("connected");
             gateway.lease().await.expect("a share");
         }
         // All waits for its share, whatever the gateway would let in alone.
@@ -198,14 +206,9 @@ fn small_limits_go_slot_by_slot_and_to_who_waits() {
     let server = Server::start();
     in_thread(async || {
         let pool = format!("limit = 3\n{QUEUE}");
-        let mut gateways = ["a", "b"].map(|name| Gateway::new(&server, name, &pool));
+        let mut gateways = two(&server, &pool).await;
         let (begin, mut most, mut served) = (Instant::now(), 0, [0, 0]);
         for gateway in &mut gateways {
-            gateway
-                .client
-                .time_us(Instant::now() + LEASE)
-                .await
-                .expect("connected");
             gateway.worker.region.set_gateways(2);
             gateway.lease().await.expect("a share");
         }
@@ -279,13 +282,8 @@ fn a_store_that_comes_back_empty_gives_nobody_the_part_of_another() {
     let server = Server::start();
     in_thread(async || {
         let pool = format!("limit = 4\n{QUEUE}");
-        let mut gateways = ["a", "b"].map(|name| Gateway::new(&server, name, &pool));
+        let mut gateways = two(&server, &pool).await;
         for gateway in &mut gateways {
-            gateway
-                .client
-                .time_us(Instant::now() + LEASE)
-                .await
-                .expect("connected");
             gateway.worker.region.set_gateways(2);
         }
         let begin = Instant::now();
@@ -339,13 +337,8 @@ fn requests_of_all_gateways_reach_the_leader() {
     let server = Server::start();
     in_thread(async || {
         let pool = format!("limit = \"adaptive\"\nstart = 20\n{QUEUE}");
-        let mut gateways = ["a", "b"].map(|name| Gateway::new(&server, name, &pool));
+        let mut gateways = two(&server, &pool).await;
         for gateway in &mut gateways {
-            gateway
-                .client
-                .time_us(Instant::now() + LEASE)
-                .await
-                .expect("connected");
             gateway.lease().await.expect("a share");
         }
         assert!(gateways[0].member.leads() && !gateways[1].member.leads());
@@ -392,11 +385,7 @@ fn the_thread_puts_shares_into_the_pool() {
         let setup = Arc::clone(&own.worker.setup);
         let current = Arc::new(Current::new(own.worker.force.clone()));
         start(setup, current, Arc::clone(&own.worker.shared)).expect("it starts");
-        other
-            .client
-            .time_us(Instant::now() + LEASE)
-            .await
-            .expect("connected");
+        other.connect().await;
         let mut reaches = async |ours: u32, theirs: u32| {
             let begin = Instant::now();
             while (own.view().limit, other.view().limit) != (ours, theirs) {

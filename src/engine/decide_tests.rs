@@ -2,10 +2,8 @@
 use super::answer::Action;
 use super::check;
 use super::decide;
-use super::fake::{Fake, blank, run, verdict, worker};
+use super::fake::{Fake, blank, run, set_mode, verdict, worker};
 use super::options::Options;
-use super::publish::{Published, PublishedField};
-use super::sync;
 use super::ticket::TicketId;
 use super::worker::Worker;
 use crate::shm::Verdict;
@@ -470,18 +468,6 @@ fn with_the_store_out_of_reach_on_error_decides() {
 
 #[test]
 fn a_call_beside_one_that_declined_is_told_to_decline_too() {
-    let set = |w: &mut Worker, mode: &str| {
-        let field = PublishedField {
-            raw: mode.into(),
-            good: None,
-        };
-        let published = Published {
-            change: 1,
-            fields: [("mode".to_owned(), field)].into(),
-            ..Published::default()
-        };
-        w.force = sync::in_force(&w.setup, &published, None);
-    };
     for (first, second) in [
         ("enforce", "enforce"),
         ("off", "off"),
@@ -489,7 +475,7 @@ fn a_call_beside_one_that_declined_is_told_to_decline_too() {
         ("off", "enforce"),
     ] {
         let mut w = worker(LOGIN);
-        set(&mut w, first);
+        set_mode(&mut w, first);
         let mut x = Fake::get(1, "203.0.113.7", "/login");
         let mut out = blank();
         let decline = Options {
@@ -498,7 +484,7 @@ fn a_call_beside_one_that_declined_is_told_to_decline_too() {
         };
         decide::access(&mut w, &mut x, &decline, &mut out);
         assert_eq!(out.status, 0);
-        set(&mut w, second);
+        set_mode(&mut w, second);
         decide::access(&mut w, &mut x, &Options::default(), &mut out);
         assert_eq!(
             (out.action, out.status),

@@ -6,7 +6,7 @@ use super::degrade::Pages;
 use super::exchange::{Exchange, Out, Text, Var};
 use super::files::Files;
 use super::options::Options;
-use super::publish::Published;
+use super::publish::{Published, PublishedField};
 use super::setup::Setup;
 use super::sync;
 use super::thread::Shared;
@@ -45,6 +45,20 @@ pub fn worker(toml: &str) -> Worker {
         region,
     );
     Worker::new(setup, force, current, shared)
+}
+
+/// As when somebody sets it in Redis.
+pub fn set_mode(w: &mut Worker, mode: &str) {
+    let field = PublishedField {
+        raw: mode.into(),
+        good: None,
+    };
+    let published = Published {
+        change: 1,
+        fields: [("mode".to_owned(), field)].into(),
+        ..Published::default()
+    };
+    w.force = sync::in_force(&w.setup, &published, None);
 }
 
 /// A request, and what was done to it.

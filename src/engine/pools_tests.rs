@@ -2,12 +2,10 @@
 //! back whatever its way.
 use super::answer::Action;
 use super::decide;
-use super::fake::{Fake, blank, run, worker};
+use super::fake::{Fake, blank, run, set_mode, worker};
 use super::metrics;
 use super::options::Options;
 use super::pools;
-use super::publish::{Published, PublishedField};
-use super::sync;
 use super::thread::Done;
 use super::ticket::TicketId;
 use super::worker::Worker;
@@ -876,16 +874,7 @@ fn shadow_mode_refuses_nobody() {
         "[[rules]]\nname = \"r\"\nrate = \"9/s\"\ncapacity = 9\n",
     ] {
         let mut w = worker(&format!("{ONE}{more}"));
-        let mode = PublishedField {
-            raw: b"shadow".to_vec(),
-            good: None,
-        };
-        let published = Published {
-            change: 1,
-            fields: [("mode".to_owned(), mode)].into(),
-            ..Published::default()
-        };
-        w.force = sync::in_force(&w.setup, &published, None);
+        set_mode(&mut w, "shadow");
         let (region, id) = (w.region, w.force.rules.pools[0].id);
         let held = region.pool(id, |_, _, _| {
             let mut x = get(1);

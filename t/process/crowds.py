@@ -312,8 +312,8 @@ class Stopped(PoolCase):
     def stop_inside(self, gw, victim):
         """Stops that worker while it holds the pool's lock, the work of a
         microsecond: as often as it takes. The kernel deals the load out to
-        all workers. Returns what has to be called once
-        it goes on, which says how the load was answered."""
+        all workers. Returns what has to be called once it goes on, which says
+        how the load was answered."""
         over, counts = threading.Event(), {}
 
         def load():
